@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of the layers, and the test that the build graph keeps to it.
+
+A layer is a top-level folder. What its targets depend on, directly or not, may
+lie in the layers that the table gives it and in nothing else of this workspace
+(tools/ holds build settings and belongs to no layer).
+"""
+
+# Lowest first. `targets`: what the layer's users see, its facade and programs;
+# empty while the folder has no BUILD.bazel. `may_use`: all layers that its
+# transitive dependencies may be in; a full label allows this one target.
+LAYERS = [
+    struct(name = "base", targets = [], may_use = []),
+    struct(name = "tensor", targets = [], may_use = ["base"]),
+    struct(name = "comm", targets = [], may_use = ["base", "tensor"]),
+    struct(name = "mesh", targets = [], may_use = ["base", "tensor", "comm"]),
+    # Planning for a large mesh needs its shape, never a communicator or a tensor.
+    struct(name = "placement", targets = [], may_use = ["base", "//mesh:mesh_shape"]),
+    struct(name = "dtensor", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement"]),
+    struct(name = "checkpoint", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor"]),
+    # nn and optim do not know each other, nor do fsdp and tp.
+    struct(name = "nn", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint"]),
+    struct(name = "optim", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint"]),
+    struct(name = "fsdp", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
+    struct(name = "tp", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
+    struct(name = "examples", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim", "fsdp", "tp"]),
+]
+
+def _pattern(layer):
+    """A regular expression for the labels that may be among `layer`'s dependencies."""
+    packages = [layer.name, "tools"] + [name for name in layer.may_use if not name.startswith("//")]
+    patterns = ["^//(%s)[/:]" % "|".join(packages)]
+    for label in layer.may_use:
+        if label.startswith("//"):
+            package, target = label.split(":")
+            patterns.append("^%s:(%s|_%s_private_headers)$$" % (package, target, target))
+    return "|".join(patterns)
+
+def layers_test(name):
+    """A test that fails where a dependency points up, with the label it reaches.
+
+    Args:
+      name: of the test.
+    """
+    args = []
+    data = ["//:WORKSPACE"]
+    for layer in LAYERS:
+        if not layer.targets:
+            args += [layer.name, "''", "''"]
+            continue
+        query = "%s_%s_dependencies" % (name, layer.name)
+        native.genquery(
+            name = query,
+            expression = "filter('^//', kind(rule, deps(%s)))" % " + ".join(layer.targets),
+            scope = layer.targets,
+            testonly = True,
+        )
+        args += [layer.name, "'%s'" % _pattern(layer), "$(rootpath :%s)" % query]
+        data.append(":" + query)
+    native.sh_test(
+        name = name,
+        size = "small",
+        srcs = ["layers_test.sh"],
+        args = args,
+        data = data,
+        # Looks at the source tree for folders that the table does not have.
+        tags = ["external", "local"],
+    )
