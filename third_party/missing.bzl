@@ -11,7 +11,7 @@ def missing_library(name, message):
         "genrule(",
         "    name = %r," % (name + "_is_missing"),
         "    outs = [%r]," % (name + "_is_missing.h"),
-        "    cmd = %r," % ("echo >&2 'ERROR: %s'; exit 1" % message),
+        "    cmd = %r," % ("echo >&2 'ERROR: %s'; exit 1" % message.replace("$", "$$")),
         ")",
         "",
         "cc_library(",

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# clang-tidy, with the checks of .clang-tidy, over the library's sources and
+# through them its headers. Arguments: only these files.
+#
+# All project includes begin with shardmesh/, so one link to the tree and
+# pkg-config's flags stand for the Bazel build, and nothing has to be built first.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+
+include=$(mktemp -d)
+trap 'rm -rf "$include"' EXIT
+ln -s "$PWD" "$include/shardmesh"
+read -ra system < <(pkg-config --cflags absl_status gmock benchmark openblas nlohmann_json libxxhash)
+
+if (($#)); then
+  files=("$@")
+else
+  mapfile -d '' -t files < <(find . \( -name '.?*' -o -name 'bazel-*' -o -path ./tests/consumer \) -prune \
+    -o -name '*.cc' ! -name '*_test.cc' ! -name '*_benchmark.cc' -print0)
+fi
+
+tidy() {
+  local output
+  output=$(clang-tidy --quiet "$1" -- -std=c++20 -I"$include" "${system[@]}" 2>&1) && return
+  printf '%s\n' "$output"
+  return 1
+}
+
+failed=0
+running=0
+for file in "${files[@]}"; do
+  if ((running >= $(nproc))); then
+    wait -n || failed=1
+    running=$((running - 1))
+  fi
+  tidy "$file" &
+  running=$((running + 1))
+done
+while ((running > 0)); do
+  wait -n || failed=1
+  running=$((running - 1))
+done
+exit $failed
