@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ops check of their operands before anything is allocated, and where their results go.
+#ifndef SHARDMESH_TENSOR_INTERNAL_OPERANDS_H_
+#define SHARDMESH_TENSOR_INTERNAL_OPERANDS_H_
+
+#include <initializer_list>
+#include <string>
+
+#include "shardmesh/base/dims.h"
+#include "shardmesh/tensor/kernel_table.h"
+#include "shardmesh/tensor/tensor.h"
+
+namespace shardmesh::internal {
+
+/// Operands of one op; all but the first may be no tensor.
+using Operands = std::initializer_list<const Tensor*>;
+
+/// "f32[3,5], f32[5]".
+std::string ToString(Operands operands);
+
+/// The device that all operands are on. Throws Error(kInvalidArgument) naming `op` if they differ.
+Device DeviceOf(const char* op, Operands operands);
+
+/// Throws Error(kInvalidArgument) unless all operands have one floating-point dtype.
+void RequireOneFloatingDType(const char* op, Operands operands);
+
+/// Throw Error(kInvalidArgument) unless `x`, called `name`, is this, or no tensor.
+void RequireShape(const char* op, const char* name, const Tensor& x, const Dims& shape);
+void RequireDType(const char* op, const char* name, const Tensor& x, DType dtype);
+/// Throws Error(kInvalidArgument) if `x` has fewer dims.
+void RequireRank(const char* op, const char* name, const Tensor& x, int least);
+
+/// An uninitialised result beside operands on `device`.
+Tensor EmptyOn(Context& context, Device device, const Dims& shape, DType dtype);
+
+/// An uninitialised result, on the device of `like`, whose dims lie in memory in the order in which
+/// those of `like`, of the same rank, do.
+Tensor EmptyInOrderOf(Context& context, const Tensor& like, const Dims& shape, DType dtype);
+
+/// The dtype in which sums over elements of `dtype` are accumulated.
+constexpr DType AccumulatorDType(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16 ? DType::kF32 : dtype;
+}
+
+/// `shape` without its last dim.
+Dims WithoutLast(const Dims& shape);
+
+}  // namespace shardmesh::internal
+
+#endif  // SHARDMESH_TENSOR_INTERNAL_OPERANDS_H_
