@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of one device: plain functions that write into operands which the caller has shaped
+// and allocated. Shape and dtype inference live in tensor/ops.h, so that a new device brings this
+// table and nothing else.
+//
+// Contracts of every kernel:
+//   * operands have the shapes and dtypes stated, any strides unless stated otherwise, and may be
+//   empty;
+//   * an output does not overlap an input unless it is the same view (then elementwise kernels work
+//   in place);
+//   * the result depends on values and shapes alone: not on threads, alignment or strides;
+//   * bf16 and f16 are computed in f32 and rounded once; sums accumulate in Accumulator<T> or
+//   wider;
+//   * the reduction of nothing is the identity of the op.
+#ifndef SHARDMESH_TENSOR_KERNEL_TABLE_H_
+#define SHARDMESH_TENSOR_KERNEL_TABLE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "shardmesh/base/dims.h"
+#include "shardmesh/base/reduce_op.h"
+#include "shardmesh/tensor/device.h"
+#include "shardmesh/tensor/execution_context.h"
+#include "shardmesh/tensor/tensor.h"
+
+namespace shardmesh {
+
+enum class UnaryOp : uint8_t {
+  kNeg,
+  kAbs,
+  kExp,
+  kLog,
+  kSqrt,
+  kRsqrt,
+  kReciprocal,
+  kTanh,
+  kSigmoid,
+  kSilu,
+  kRelu,
+  kSquare,
+  kSin,
+  kCos,
+};
+/// The kR* ones have their operands swapped (for a scalar on the left).
+enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kMaximum, kMinimum, kRSub, kRDiv };
+enum class CompareOp : uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
+
+std::string_view Name(UnaryOp op);
+std::string_view Name(BinaryOp op);
+std::string_view Name(CompareOp op);
+
+/// Which elements of a conceptual global tensor a local one holds; random numbers are a function of
+/// the global index.
+struct RandomBox {
+  Dims global_shape;
+  Dims begin;  ///< Global index of the local tensor's first element.
+};
+/// Names a sequence of random numbers: bits = Philox(seed, stream, global element index).
+struct RandomKey {
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+};
+
+struct AdamWOptions {
+  double lr, beta1, beta2, eps, weight_decay;
+  int64_t step;  ///< 1 for the first.
+};
+
+using Context = ExecutionContext;
+
+struct KernelTable {
+  // ---- pointwise (pointwise_cpu.cc)
+  // -------------------------------------------------------------------------------
+  void (*fill)(Context&, double value, Tensor& out);
+  /// Any strides and any pair of dtypes: conversion as in C++, floats to integers towards zero, to
+  /// bool as != 0.
+  void (*copy)(Context&, const Tensor& x, Tensor& out);
+  void (*unary)(Context&, UnaryOp, const Tensor& x, Tensor& out);
+  /// out = grad * f'(x), where y = f(x). All of one shape and dtype.
+  void (*unary_backward)(Context&, UnaryOp, const Tensor& grad, const Tensor& x, const Tensor& y,
+                         Tensor& out);
+  /// a and b already expanded to out's shape. Maximum and minimum propagate NaN.
+  void (*binary)(Context&, BinaryOp, const Tensor& a, const Tensor& b, Tensor& out);
+  void (*binary_scalar)(Context&, BinaryOp, const Tensor& a, double b, Tensor& out);
+  /// out is bool.
+  void (*compare)(Context&, CompareOp, const Tensor& a, const Tensor& b, Tensor& out);
+  void (*compare_scalar)(Context&, CompareOp, const Tensor& a, double b, Tensor& out);
+  /// cond is bool; all of one shape.
+  void (*where)(Context&, const Tensor& cond, const Tensor& a, const Tensor& b, Tensor& out);
+  /// out += x, where out's dtype may be wider than x's (f32 += bf16).
+  void (*accumulate)(Context&, const Tensor& x, Tensor& out);
+  /// out = silu(gate) * up, and its backward.
+  void (*silu_mul)(Context&, const Tensor& gate, const Tensor& up, Tensor& out);
+  void (*silu_mul_backward)(Context&, const Tensor& grad, const Tensor& gate, const Tensor& up,
+                            Tensor& dgate, Tensor& dup);
+
+  // ---- reductions (reduce_cpu.cc)
+  // ---------------------------------------------------------------------------------
+  /// out has x's rank; where out's extent is 1 and x's is not (or `reduced` bit d is set), dim d is
+  /// reduced. Max and min propagate NaN; of nothing they are -inf / +inf (lowest / highest
+  /// integer). out's dtype may be wider than x's.
+  void (*reduce)(Context&, ReduceOp, const Tensor& x, uint32_t reduced, Tensor& out);
+  /// out is f64 and has one element.
+  void (*sum_of_squares)(Context&, const Tensor& x, Tensor& out);
+
+  // ---- matrix product (matmul_cpu.cc)
+  // -----------------------------------------------------------------------------
+  /// out[.., m, n] (+)= sum_k a[.., m, k] b[.., k, n]; batch dims of a and b already expanded to
+  /// out's. Any strides; row- and column-major operands are not copied. Dtypes of a and b equal;
+  /// out the same, or f32 for bf16 and f16. With k == 0, out is zero (or, if accumulating,
+  /// unchanged).
+  void (*matmul)(Context&, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out);
+
+  // ---- rows: softmax and norms over the last dim (rows_cpu.cc)
+  // ------------------------------------------------------
+  void (*softmax)(Context&, const Tensor& x, bool log, Tensor& out);
+  void (*softmax_backward)(Context&, const Tensor& grad, const Tensor& y, bool log, Tensor& out);
+  /// y = x / sqrt(mean(x^2) + eps) * w. inv_rms has x's shape without the last dim, dtype
+  /// Accumulator.
+  void (*rms_norm)(Context&, const Tensor& x, const Tensor& w, double eps, Tensor& y,
+                   Tensor& inv_rms);
+  /// dw (+)= ..., in its own dtype (at least as wide as x's); dx may be no tensor, and so may dw.
+  void (*rms_norm_backward)(Context&, const Tensor& grad, const Tensor& x, const Tensor& w,
+                            const Tensor& inv_rms, Tensor& dx, bool accumulate_dw, Tensor& dw);
+  /// b may be no tensor. mean and inv_std as inv_rms.
+  void (*layer_norm)(Context&, const Tensor& x, const Tensor& w, const Tensor& b, double eps,
+                     Tensor& y, Tensor& mean, Tensor& inv_std);
+  void (*layer_norm_backward)(Context&, const Tensor& grad, const Tensor& x, const Tensor& w,
+                              const Tensor& mean, const Tensor& inv_std, Tensor& dx,
+                              bool accumulate, Tensor& dw, Tensor& db);
+
+  // ---- lookups and losses (lookup_cpu.cc)
+  // -----------------------------------------------------------------------------
+  /// The first index (row-major) outside [low, high) and not equal to `ignored`, if any. ids i64 or
+  /// i32.
+  std::optional<int64_t> (*find_out_of_range)(Context&, const Tensor& ids, int64_t low,
+                                              int64_t high, std::optional<int64_t> ignored);
+  /// out[.., :] = table[ids - first_row, :], or zeros where the id is not among table's rows.
+  void (*embedding)(Context&, const Tensor& ids, const Tensor& table, int64_t first_row,
+                    Tensor& out);
+  /// dtable (+)= sum over positions; in position order, in dtable's dtype (at least as wide as
+  /// grad's).
+  void (*embedding_backward)(Context&, const Tensor& grad, const Tensor& ids, int64_t first_row,
+                             bool accumulate, Tensor& dtable);
+  /// Per row of x[.., classes], with the row's maximum over *all* classes given (accumulator dtype,
+  /// as the outputs): sum_exp = sum over local classes of exp(x - max); picked = x[target -
+  /// first_class], 0 where the target is not local.
+  void (*cross_entropy_terms)(Context&, const Tensor& x, const Tensor& targets, int64_t first_class,
+                              const Tensor& max, Tensor& sum_exp, Tensor& picked);
+  /// dx = (exp(x - log_sum_exp) - [class == target]) * scale, with one scale a row; rows whose
+  /// target is ignore_index get 0.
+  void (*cross_entropy_backward)(Context&, const Tensor& x, const Tensor& targets,
+                                 int64_t first_class, const Tensor& log_sum_exp,
+                                 const Tensor& scale, int64_t ignore_index, Tensor& dx);
+
+  // ---- attention (attention_cpu.cc)
+  // -------------------------------------------------------------------------------------
+  /// x[batch, heads, seq, d]; cos, sin [seq, d/2] in Accumulator dtype. Pairs are (i, i + d/2):
+  /// out_i = x_i cos - x_j sin, out_j = x_j cos + x_i sin; `inverse` rotates back (the backward).
+  void (*rotary)(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse,
+                 Tensor& out);
+  /// q[b, h, sq, d], k and v [b, kv, sk, d], h a multiple of kv; query head i reads key head i / (h
+  /// / kv). Blockwise: memory is linear in sequence length. `causal`: position i sees keys 0..i +
+  /// (sk - sq). Last dim contiguous. log_sum_exp [b, h, sq] in Accumulator dtype.
+  void (*attention)(Context&, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
+                    double scale, Tensor& out, Tensor& log_sum_exp);
+  void (*attention_backward)(Context&, const Tensor& grad, const Tensor& q, const Tensor& k,
+                             const Tensor& v, const Tensor& out, const Tensor& log_sum_exp,
+                             bool causal, double scale, Tensor& dq, Tensor& dk, Tensor& dv);
+
+  // ---- random numbers (random_cpu.cc)
+  // -----------------------------------------------------------------------------------
+  /// Uniform in [low, high), or normal. out floating, any box of the global tensor: same bits
+  /// whatever the box.
+  void (*random_uniform)(Context&, RandomKey, const RandomBox&, double low, double high,
+                         Tensor& out);
+  void (*random_normal)(Context&, RandomKey, const RandomBox&, double mean, double stddev,
+                        Tensor& out);
+  /// out = keep ? x / (1 - p) : 0, keep with probability 1 - p.
+  void (*dropout)(Context&, RandomKey, const RandomBox&, const Tensor& x, double p, Tensor& out);
+
+  // ---- optimizer steps (optimizer_cpu.cc)
+  // -------------------------------------------------------------------------------
+  /// In place, elementwise, contiguous operands of one shape. p, m, v in one dtype (f32 or f64),
+  /// grad any floating. p -= lr * weight_decay * p; then Adam with bias correction, eps added after
+  /// the square root.
+  void (*adamw)(Context&, const AdamWOptions&, const Tensor& grad, Tensor& p, Tensor& m, Tensor& v);
+  /// d = grad + weight_decay * p; buffer = first ? d : momentum * buffer + d; p -= lr * buffer.
+  /// buffer may be none.
+  void (*sgd)(Context&, double lr, double momentum, double weight_decay, bool first,
+              const Tensor& grad, Tensor& p, Tensor& buffer);
+};
+
+/// The table of a device kind. Meta's kernels do nothing. Throws Error(kUnavailable) for a device
+/// that this build does not have.
+const KernelTable& KernelsFor(Device device);
+
+}  // namespace shardmesh
+
+#endif  // SHARDMESH_TENSOR_KERNEL_TABLE_H_

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ops on local tensors: each infers shape and dtype, allocates the result, and calls the device's
+// kernel. Local: no communication, no autograd. Operands on meta give a result on meta.
+//
+//   Tensor y = ops::Binary(context, BinaryOp::kAdd, x, bias);     // broadcasts
+//
+// Errors: every function throws Error(kInvalidArgument) naming the op, the shapes and the dtypes,
+// before anything is allocated. There is no promotion between tensor dtypes; scalars take the
+// tensor's dtype.
+#ifndef SHARDMESH_TENSOR_OPS_H_
+#define SHARDMESH_TENSOR_OPS_H_
+
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "shardmesh/tensor/kernel_table.h"
+#include "shardmesh/tensor/tensor.h"
+
+namespace shardmesh::ops {
+
+// ---- creation and copies
+// ----------------------------------------------------------------------------------------------
+Tensor Full(Context&, const Dims& shape, DType, double value);
+Tensor Zeros(Context&, const Dims& shape, DType);
+void Fill(Context&, Tensor& out, double value);
+/// Shapes equal; converts.
+void Copy(Context&, const Tensor& x, Tensor& out);
+/// Itself if contiguous, else a contiguous copy.
+Tensor Contiguous(Context&, const Tensor& x);
+/// A contiguous copy, always.
+Tensor Clone(Context&, const Tensor& x);
+/// Itself if the dtype is already this.
+Tensor Cast(Context&, const Tensor& x, DType);
+/// A view where strides allow, else a view of a contiguous copy. One extent may be -1.
+Tensor Reshape(Context&, const Tensor& x, const Dims& shape);
+
+// ---- pointwise
+// --------------------------------------------------------------------------------------------------------
+Tensor Unary(Context&, UnaryOp, const Tensor& x);
+Tensor UnaryBackward(Context&, UnaryOp, const Tensor& grad, const Tensor& x, const Tensor& y);
+Tensor Binary(Context&, BinaryOp, const Tensor& a, const Tensor& b);
+Tensor Binary(Context&, BinaryOp, const Tensor& a, double b);
+/// In place: a = a op b, with b broadcast to a's shape. Bumps the version of a's storage.
+void BinaryInto(Context&, BinaryOp, Tensor& a, const Tensor& b);
+void BinaryInto(Context&, BinaryOp, Tensor& a, double b);
+Tensor Compare(Context&, CompareOp, const Tensor& a, const Tensor& b);
+Tensor Compare(Context&, CompareOp, const Tensor& a, double b);
+Tensor Where(Context&, const Tensor& cond, const Tensor& a, const Tensor& b);
+void Accumulate(Context&, const Tensor& x, Tensor& out);
+Tensor SiluMul(Context&, const Tensor& gate, const Tensor& up);
+std::pair<Tensor, Tensor> SiluMulBackward(Context&, const Tensor& grad, const Tensor& gate,
+                                          const Tensor& up);
+
+// ---- reductions
+// ---------------------------------------------------------------------------------------------------------
+/// Over `dims` (all, if empty). Max and min of no elements at all give the identity.
+Tensor Reduce(Context&, ReduceOp, const Tensor& x, std::span<const int> dims, bool keepdim);
+/// f64, 0-d.
+Tensor SumOfSquares(Context&, const Tensor& x);
+
+// ---- matrix product
+// -------------------------------------------------------------------------------------------------------
+/// a[.., m, k] b[.., k, n] with broadcast batch dims. `out_dtype` may be f32 for bf16 operands.
+Tensor MatMul(Context&, const Tensor& a, const Tensor& b,
+              std::optional<DType> out_dtype = std::nullopt);
+/// Into a given tensor; with `accumulate` adds to it.
+void MatMulInto(Context&, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out);
+
+// ---- rows
+// -----------------------------------------------------------------------------------------------------------------
+Tensor Softmax(Context&, const Tensor& x, int dim, bool log = false);
+Tensor SoftmaxBackward(Context&, const Tensor& grad, const Tensor& y, int dim, bool log = false);
+
+struct NormResult {
+  Tensor y, mean, inv_std;  // RmsNorm: no mean; inv_std is 1 / rms.
+};
+NormResult RmsNorm(Context&, const Tensor& x, const Tensor& w, double eps);
+/// Into dx and dw, shaped by the caller; either may be no tensor.
+void RmsNormBackward(Context&, const Tensor& grad, const Tensor& x, const Tensor& w,
+                     const Tensor& inv_rms, Tensor& dx, bool accumulate_dw, Tensor& dw);
+NormResult LayerNorm(Context&, const Tensor& x, const Tensor& w, const Tensor& b, double eps);
+void LayerNormBackward(Context&, const Tensor& grad, const Tensor& x, const Tensor& w,
+                       const Tensor& mean, const Tensor& inv_std, Tensor& dx, bool accumulate,
+                       Tensor& dw, Tensor& db);
+
+// ---- lookups and losses
+// -----------------------------------------------------------------------------------------------------
+/// Throws Error(kOutOfRange) naming `op`, the first bad index and the range [low, high).
+void CheckIndices(Context&, const char* op, const Tensor& ids, int64_t low, int64_t high,
+                  std::optional<int64_t> ignored = std::nullopt);
+Tensor Embedding(Context&, const Tensor& ids, const Tensor& table, int64_t first_row);
+void EmbeddingBackward(Context&, const Tensor& grad, const Tensor& ids, int64_t first_row,
+                       bool accumulate, Tensor& dtable);
+struct CrossEntropyTermsResult {
+  Tensor sum_exp, picked;
+};
+CrossEntropyTermsResult CrossEntropyTerms(Context&, const Tensor& x, const Tensor& targets,
+                                          int64_t first_class, const Tensor& max);
+Tensor CrossEntropyBackward(Context&, const Tensor& x, const Tensor& targets, int64_t first_class,
+                            const Tensor& log_sum_exp, const Tensor& scale, int64_t ignore_index);
+
+// ---- attention
+// ----------------------------------------------------------------------------------------------------------------
+Tensor Rotary(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse);
+struct AttentionResult {
+  Tensor out,
+      log_sum_exp;  // out has q's strides order (a transposed view gives a transposed result).
+};
+AttentionResult Attention(Context&, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
+                          double scale);
+struct AttentionGradients {
+  Tensor dq, dk, dv;
+};
+AttentionGradients AttentionBackward(Context&, const Tensor& grad, const Tensor& q, const Tensor& k,
+                                     const Tensor& v, const Tensor& out, const Tensor& log_sum_exp,
+                                     bool causal, double scale);
+
+// ---- random numbers
+// -------------------------------------------------------------------------------------------------------------
+void RandomUniform(Context&, RandomKey, const RandomBox&, double low, double high, Tensor& out);
+void RandomNormal(Context&, RandomKey, const RandomBox&, double mean, double stddev, Tensor& out);
+Tensor Dropout(Context&, RandomKey, const RandomBox&, const Tensor& x, double p);
+
+// ---- concatenation
+// ----------------------------------------------------------------------------------------------------------------
+Tensor Concat(Context&, std::span<const Tensor> parts, int dim);
+/// Views.
+std::vector<Tensor> Split(const Tensor& x, std::span<const int64_t> sizes, int dim);
+
+}  // namespace shardmesh::ops
+
+#endif  // SHARDMESH_TENSOR_OPS_H_
