@@ -18,16 +18,20 @@ std::string ToString(Operands operands) {
   return text;
 }
 
-Device DeviceOf(const char* op, Operands operands) {
-  const Tensor& first = **operands.begin();
-  if (!first) ThrowInvalid(op, ": an operand is no tensor");
+Device DeviceOf(const char* op, Operands operands, Operands optional) {
   for (const Tensor* x : operands) {
-    if (*x && !(x->device() == first.device())) {
-      ThrowInvalid(op, ": operands on ", first.device().ToString(), " and ", x->device().ToString(),
-                   ": ", ToString(operands));
+    if (!*x) ThrowInvalid(op, ": an operand is no tensor");
+  }
+  const Tensor& first = **operands.begin();
+  const Device device = first.device();
+  for (const Operands& list : {operands, optional}) {
+    for (const Tensor* x : list) {
+      if (!*x || x->device() == device) continue;
+      ThrowInvalid(op, ": operands on different devices: ", first.ToString(), " on ",
+                   device.ToString(), ", ", x->ToString(), " on ", x->device().ToString());
     }
   }
-  return first.device();
+  return device;
 }
 
 void RequireOneFloatingDType(const char* op, Operands operands) {

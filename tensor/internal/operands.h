@@ -13,16 +13,18 @@
 
 namespace shardmesh::internal {
 
-/// Operands of one op; all but the first may be no tensor.
+/// Operands of one op.
 using Operands = std::initializer_list<const Tensor*>;
 
 /// "f32[3,5], f32[5]".
 std::string ToString(Operands operands);
 
-/// The device that all operands are on. Throws Error(kInvalidArgument) naming `op` if they differ.
-Device DeviceOf(const char* op, Operands operands);
+/// The device that all operands are on. Throws Error(kInvalidArgument) naming `op` if they differ,
+/// or if one that is not optional is no tensor.
+Device DeviceOf(const char* op, Operands operands, Operands optional = {});
 
-/// Throws Error(kInvalidArgument) unless all operands have one floating-point dtype.
+/// Throws Error(kInvalidArgument) unless all operands that are tensors have one floating-point
+/// dtype.
 void RequireOneFloatingDType(const char* op, Operands operands);
 
 /// Throw Error(kInvalidArgument) unless `x`, called `name`, is this, or no tensor.
