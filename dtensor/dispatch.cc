@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/dtensor/dispatch.h"
+
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/internal/move.h"
+
+namespace shardmesh {
+namespace {
+
+Runtime& CheckedRuntime(const Op& op, std::span<const DTensor* const> operands) {
+  if (operands.empty()) ThrowInvalid(op.name, ": needs at least one operand");
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!*operands[i]) ThrowInvalid(op.name, ": operand ", i, " is no tensor");
+  }
+  const DTensor& first = *operands[0];
+  for (const DTensor* operand : operands) {
+    if (operand->impl()->runtime != first.impl()->runtime) {
+      ThrowInvalid(op.name, ": operands ", first.ToString(), " and ", operand->ToString(),
+                   " belong to different ranks; exchange values by collectives");
+    }
+    if (!(operand->mesh() == first.mesh())) {
+      ThrowInvalid(op.name, ": operands ", first.ToString(), " and ", operand->ToString(),
+                   " are on different meshes");
+    }
+  }
+  return *first.impl()->runtime;
+}
+
+}  // namespace
+
+Call::Call(const Op& op, std::span<const DTensor* const> operands)
+    : op_(op), operands_(operands.begin(), operands.end()), runtime_(CheckedRuntime(op, operands)) {
+  key_.Add(&op);
+  for (const DTensor* operand : operands_) {
+    key_.Add(operand->layout().id());
+    key_.Add(static_cast<uint64_t>(SizeOf(operand->dtype())));
+  }
+}
+
+const Propagation& Call::DecideAnew(const OpRule& op_rule) {
+  absl::InlinedVector<Layout, 4> layouts;
+  for (const DTensor* operand : operands_) layouts.push_back(operand->layout());
+  const MovePrice price = [&](const Layout& from, const Layout& to, int operand) {
+    return runtime_.GetPlan(from, to, SizeOf(operands_[operand]->dtype())).seconds;
+  };
+  return runtime_.AddDecision(
+      key_,
+      Propagate(op_.name, op_rule.rule, std::span<const Layout>(layouts.data(), layouts.size()),
+                op_rule.output_shapes, price));
+}
+
+void Call::MoveOperands() {
+  moved_.resize(operands_.size());
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    internal::DTensorImpl& impl = *operands_[i]->impl();
+    const Layout& target = decision_->inputs[i];
+    if (target == impl.layout) continue;
+    const int64_t version = impl.local.storage()->version();
+    std::erase_if(impl.moved, [&](const auto& moved) { return moved.version != version; });
+    for (const auto& moved : impl.moved) {
+      if (moved.layout == target) moved_[i] = moved.local;
+    }
+    if (moved_[i]) continue;
+    moved_[i] = internal::Move(runtime_, impl.mesh, impl.local, impl.layout, target, op_.name);
+    impl.moved.push_back({target, version, moved_[i]});
+  }
+}
+
+DTensor Call::input(int operand) const {
+  return DTensor(mesh(), decision_->inputs[operand], local(operand));
+}
+
+DTensor Call::Result(Tensor local, int result, bool may_write) const {
+  DTensor tensor(mesh(), decision_->outputs[result], std::move(local));
+  tensor.impl()->may_write = may_write;
+  return tensor;
+}
+
+bool Call::Records() const {
+  if (!runtime_.grad_enabled) return false;
+  for (const DTensor* operand : operands_) {
+    if (operand->impl()->requires_grad) return true;
+  }
+  return false;
+}
+
+void Call::Attach(std::shared_ptr<Node> node, std::initializer_list<DTensor*> results) {
+  for (const DTensor* operand : operands_) node->edges().push_back(internal::EdgeTo(*operand));
+  int output = 0;
+  for (DTensor* result : results) {
+    result->impl()->grad_fn = node;
+    result->impl()->output = output++;
+    result->impl()->requires_grad = true;
+  }
+}
+
+}  // namespace shardmesh

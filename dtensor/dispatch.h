@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How an op on DTensors is carried out: decide layouts (cached), move operands, run the local
+// kernel, wrap the result, record the backward. Ops of the library and ops of users are written
+// alike:
+//
+//   constexpr Op kScaledAdd{"scaled_add"};
+//
+//   DTensor ScaledAdd(const DTensor& a, const DTensor& b, double s) {
+//     Call call(kScaledAdd, {&a, &b});
+//     call.Decide([&] { return OpRule{Rule::Parse("i j, i j -> i j; linear 0 1"), {a.shape()}}; });
+//     Tensor local = ops::Binary(call.context(), BinaryOp::kMul, call.local(1), s);
+//     ops::BinaryInto(call.context(), BinaryOp::kAdd, local, call.local(0));
+//     DTensor y = call.Result(local);
+//     call.Record({&y}, [s](std::span<const DTensor> grads, Gradients& out) {
+//       if (out.Needs(0)) out.Set(0, grads[0]);
+//       if (out.Needs(1)) out.Set(1, Mul(grads[0], s));
+//     });
+//     return y;
+//   }
+#ifndef SHARDMESH_DTENSOR_DISPATCH_H_
+#define SHARDMESH_DTENSOR_DISPATCH_H_
+
+#include <initializer_list>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "shardmesh/dtensor/dtensor.h"
+#include "shardmesh/dtensor/internal/dtensor_impl.h"
+#include "shardmesh/dtensor/internal/node.h"
+#include "shardmesh/dtensor/runtime.h"
+#include "shardmesh/placement/rule.h"
+
+namespace shardmesh {
+
+/// Names an op. One static object an op: its address is part of the decision key.
+struct Op {
+  const char* name;
+};
+
+/// What a cache miss needs to know. Made from global metadata alone, so that all ranks decide, and
+/// fail, alike.
+struct OpRule {
+  Rule rule;
+  std::vector<Dims> output_shapes;
+};
+
+/// One call of one op on one rank. Short-lived; the operands must outlive it.
+class Call {
+ public:
+  /// Errors: throws Error(kInvalidArgument) naming the op if an operand is no tensor, or operands
+  /// belong to different ranks or meshes.
+  Call(const Op& op, std::initializer_list<const DTensor*> operands)
+      : Call(op, std::span<const DTensor* const>(operands.begin(), operands.size())) {}
+  Call(const Op& op, std::span<const DTensor* const> operands);
+
+  /// Static attributes that the rule depends on, before Decide.
+  template <typename... Attributes>
+  Call& Attribute(const Attributes&... attributes) {
+    (key_.Add(attributes), ...);
+    return *this;
+  }
+
+  /// Finds the layouts of operands and results, and moves the operands. `make_rule() -> OpRule`
+  /// runs on a cache miss only and throws if the operands' shapes do not fit.
+  template <typename MakeRule>
+  void Decide(MakeRule&& make_rule) {
+    decision_ = runtime_.FindDecision(key_);
+    if (decision_ == nullptr) decision_ = &DecideAnew(make_rule());
+    if (decision_->has_moves) MoveOperands();
+  }
+
+  const Op& op() const { return op_; }
+  Runtime& runtime() const { return runtime_; }
+  ExecutionContext& context() const { return mesh().context(); }
+  const DeviceMesh& mesh() const { return operands_[0]->mesh(); }
+  /// The operand's local tensor in the decided layout.
+  const Tensor& local(int operand) const {
+    return moved_.empty() || !moved_[operand] ? operands_[operand]->local() : moved_[operand];
+  }
+  /// The operand in the decided layout, outside the graph: what backward should save.
+  DTensor input(int operand) const;
+  Box InputBox(int operand) const { return decision_->inputs[operand].LocalBox(mesh().coord()); }
+  const Layout& output_layout(int result = 0) const { return decision_->outputs[result]; }
+
+  /// Wraps a result. `may_write` is false where it may share memory with an operand in a way that
+  /// in-place ops must not see.
+  DTensor Result(Tensor local, int result = 0, bool may_write = true) const;
+
+  /// Whether Record would record.
+  bool Records() const;
+  /// Makes `results` differentiable: `backward(std::span<const DTensor> grads, Gradients& out)`
+  /// gets one gradient a result. Does nothing if no operand requires a gradient or NoGrad is alive.
+  template <typename F>
+  void Record(std::initializer_list<DTensor*> results, F backward) {
+    if (!Records()) return;
+    Attach(std::make_shared<internal::FunctionNode<F>>(runtime_.NextSequence(), op_.name,
+                                                       static_cast<int>(results.size()),
+                                                       std::move(backward)),
+           results);
+  }
+
+ private:
+  const Propagation& DecideAnew(const OpRule& op_rule);
+  void MoveOperands();
+  void Attach(std::shared_ptr<Node> node, std::initializer_list<DTensor*> results);
+
+  const Op& op_;
+  absl::InlinedVector<const DTensor*, 4> operands_;
+  Runtime& runtime_;
+  DecisionKey key_;
+  const Propagation* decision_ = nullptr;
+  absl::InlinedVector<Tensor, 4> moved_;  // Empty if nothing moved.
+};
+
+}  // namespace shardmesh
+
+#endif  // SHARDMESH_DTENSOR_DISPATCH_H_

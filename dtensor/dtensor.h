@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A distributed tensor: one global tensor of which this rank holds a box.
+//
+//   DTensor w = Distribute(mesh, full, {Replicate(), Shard(0)});
+//   DTensor y = MatMul(x, w);                        // collectives are derived
+//   Tensor whole = FullTensor(y);                    // the same on every rank
+//
+// A DTensor is a shared handle of (local tensor, interned layout, mesh, autograd node). Copies
+// refer to the same tensor. It belongs to its rank: using it together with one of another rank is
+// an error.
+#ifndef SHARDMESH_DTENSOR_DTENSOR_H_
+#define SHARDMESH_DTENSOR_DTENSOR_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "shardmesh/mesh/device_mesh.h"
+#include "shardmesh/placement/layout.h"
+#include "shardmesh/tensor/tensor.h"
+
+namespace shardmesh {
+
+class GradSink;
+class Node;
+class Runtime;
+namespace internal {
+struct DTensorImpl;
+}
+
+class DTensor {
+ public:
+  /// No tensor; only bool and assignment are allowed.
+  DTensor() = default;
+  /// Internal: `local` must be this rank's box of `layout`. Users call Distribute, FromLocal or a
+  /// factory.
+  DTensor(DeviceMesh mesh, Layout layout, Tensor local);
+
+  explicit operator bool() const { return impl_ != nullptr; }
+
+  const Dims& shape() const { return layout().global_shape(); }  ///< Global.
+  int rank() const { return shape().size(); }                    ///< Number of dims.
+  int64_t dim(int index) const { return shape()[index < 0 ? index + rank() : index]; }
+  int64_t NumElements() const { return shape().NumElements(); }
+  DType dtype() const;
+  const Layout& layout() const;
+  const DeviceMesh& mesh() const;
+  /// This rank's box, aliased. For Partial placements this is a summand, not a value.
+  const Tensor& local() const;
+  /// The box of global indices that local() holds.
+  Box LocalBox() const;
+
+  /// Only for leaves. Throws Error(kFailedPrecondition) on the result of an op.
+  DTensor& SetRequiresGrad(bool requires_grad = true);
+  bool RequiresGrad() const;
+  bool IsLeaf() const;
+  /// The accumulated gradient, in this tensor's layout; no tensor if there is none.
+  const DTensor& grad() const;
+  void SetGrad(DTensor grad);
+  void ZeroGrad() { SetGrad(DTensor()); }
+  /// The same values outside the graph; shares storage.
+  DTensor Detach() const;
+
+  /// Called in backward with the complete gradient of this tensor (summed over all uses); what it
+  /// returns goes on (return the argument to leave it). Must do the same on all ranks.
+  void RegisterGradHook(std::function<DTensor(const DTensor& grad)> hook);
+
+  /// "f32[512,64] [S(0), R] @ [dp=2, tp=4]".
+  std::string ToString() const;
+
+  const std::shared_ptr<internal::DTensorImpl>& impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<internal::DTensorImpl> impl_;
+};
+
+std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
+
+// ---- making
+// -----------------------------------------------------------------------------------------------------------
+
+/// Each rank takes its box of `full`, which all ranks must pass with the same values (that they
+/// agree in shape and dtype is checked at the first move). A Partial placement keeps the values on
+/// coordinate 0. Local.  Errors: throws Error(kInvalidArgument) as Layout::Make does.
+DTensor Distribute(const DeviceMesh& mesh, const Tensor& full,
+                   const std::vector<Placement>& placements);
+
+/// This rank's box filled by `fill`, which is given the box and an uninitialised contiguous tensor
+/// of its extents. Local.
+DTensor FromBoxes(const DeviceMesh& mesh, const Dims& global_shape, DType dtype,
+                  const std::vector<Placement>& placements,
+                  const std::function<void(const Box& box, Tensor& local)>& fill);
+
+/// Enters the global view: `local` is this rank's box of the tensor of `global_shape`. The gradient
+/// that comes back in backward is the global one, in this layout (Partial read as Replicate).
+/// Collective over the mesh (ranks compare what they pass).
+/// Errors: throws Error(kInvalidArgument) on every rank, naming the rank, its shape and the
+/// expected one, if a local shape is not its box, or ranks disagree on shape, dtype or placements.
+DTensor FromLocal(const DeviceMesh& mesh, const Tensor& local, const Dims& global_shape,
+                  const std::vector<Placement>& placements);
+
+/// What the gradient of a local value is, along each axis on which the tensor is replicated: the
+/// same on every rank, or a summand (each rank does different work with the value).
+enum class LocalGradient { kReplicated, kPartialSum };
+
+/// Leaves the global view: a plain tensor that shares storage, plus the way back in backward.
+struct LocalValue {
+  Tensor value;
+  /// Feeds the gradient of `value` back; call once, before or instead of a Backward through other
+  /// paths.
+  std::function<void(const Tensor& grad)> Backward;
+};
+/// `replicated_gradient[i]` says what the gradient is along the i-th axis (all axes of the mesh;
+/// ignored where sharded). Local.  Errors: throws Error(kFailedPrecondition) if `x` is Partial
+/// along an axis: redistribute first.
+LocalValue ToLocal(const DTensor& x, const std::vector<LocalGradient>& replicated_gradient);
+
+DTensor Full(const DeviceMesh& mesh, const Dims& shape, DType dtype, double value,
+             const std::vector<Placement>& placements);
+DTensor Zeros(const DeviceMesh& mesh, const Dims& shape, DType dtype,
+              const std::vector<Placement>& placements);
+
+// ---- moving
+// -----------------------------------------------------------------------------------------------------------
+
+/// The same global tensor in another layout. Its gradient is delivered in the layout of `x`,
+/// Partial read as Replicate. Collective over the mesh.
+DTensor Redistribute(const DTensor& x, const std::vector<Placement>& placements);
+DTensor Redistribute(const DTensor& x, const Layout& layout);
+
+/// The whole tensor, the same on every rank. Outside the graph. Collective over the mesh.
+Tensor FullTensor(const DTensor& x);
+
+/// The value of a tensor with one element, on every rank. Collective over the mesh.
+/// Errors: throws Error(kInvalidArgument) if there is not exactly one element.
+double Item(const DTensor& x);
+
+}  // namespace shardmesh
+
+#endif  // SHARDMESH_DTENSOR_DTENSOR_H_

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sharding rules that several op families share, built for the ranks at hand.
+#ifndef SHARDMESH_DTENSOR_INTERNAL_RULES_H_
+#define SHARDMESH_DTENSOR_INTERNAL_RULES_H_
+
+#include <initializer_list>
+#include <vector>
+
+#include "shardmesh/dtensor/dispatch.h"
+
+namespace shardmesh::internal {
+
+/// One factor a dim of `shape`, in order; `whole` dims may not be sharded.
+Rule FactorsOf(const Dims& shape, std::initializer_list<int> whole = {});
+
+/// Every operand broadcasts to the one result: equal dims share a factor, an extent of 1 that is
+/// repeated is whole. Throws Error(kInvalidArgument) naming `op` if the shapes do not broadcast.
+OpRule ElementwiseRule(const char* op, std::span<const DTensor* const> operands,
+                       std::initializer_list<uint32_t> linear = {});
+
+/// The gradient of an operand of shape `shape` that was broadcast to `grad`'s shape.
+DTensor SumTo(const DTensor& grad, const Dims& shape);
+
+/// SumTo, written straight into operand `operand`'s sink if it has one. `dtype` is the operand's.
+void WriteSumTo(Gradients& out, int operand, const DTensor& grad, const Dims& shape);
+
+/// Throws Error(kInvalidArgument) naming `op` unless `x` has at least `rank` dims.
+void CheckRankAtLeast(const char* op, const DTensor& x, int rank);
+
+}  // namespace shardmesh::internal
+
+#endif  // SHARDMESH_DTENSOR_INTERNAL_RULES_H_

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "shardmesh/base/check.h"
+#include "shardmesh/dtensor/internal/move.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh::internal {
+namespace {
+
+Coord CoordIn(const DeviceMesh& mesh) { return mesh.coord(); }
+
+int PositionIn(const std::vector<Coord>& group, const Coord& coord) {
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (group[i] == coord) return static_cast<int>(i);
+  }
+  SHARDMESH_CHECK(false) << "a rank is not in its own group";
+  return -1;
+}
+
+// What leaves a reduction unchanged, bit for bit: for floating sums -0.0, as 0.0 + -0.0 is 0.0.
+double IdentityOf(ReduceOp op, DType dtype) {
+  const bool floating = IsFloating(dtype);
+  switch (op) {
+    case ReduceOp::kSum:
+      return floating ? -0.0 : 0.0;
+    case ReduceOp::kProduct:
+      return 1.0;
+    case ReduceOp::kMax:
+      if (floating) return -std::numeric_limits<double>::infinity();
+      return dtype == DType::kI32 ? std::numeric_limits<int32_t>::min()
+                                  : static_cast<double>(std::numeric_limits<int64_t>::min());
+    case ReduceOp::kMin:
+      if (floating) return std::numeric_limits<double>::infinity();
+      // 2^63 is not an int64; the kernel saturates it to the highest one.
+      return dtype == DType::kI32 ? std::numeric_limits<int32_t>::max()
+                                  : static_cast<double>(std::numeric_limits<int64_t>::max());
+  }
+  return 0;
+}
+
+Tensor Slice(ExecutionContext& context, const DeviceMesh& mesh, const Step& step,
+             const Tensor& local) {
+  const Coord coord = CoordIn(mesh);
+  return ops::Contiguous(context,
+                         ViewOfBox(local, step.from.LocalBox(coord), step.to.LocalBox(coord)));
+}
+
+Tensor MakePartial(ExecutionContext& context, const DeviceMesh& mesh, const Step& step,
+                   const Tensor& local) {
+  for (int axis : step.axes) {
+    if (mesh.coord()[axis] != 0) {
+      return ops::Full(context, local.shape(), local.dtype(),
+                       IdentityOf(step.to.placement(axis).op(), local.dtype()));
+    }
+  }
+  return local;
+}
+
+Tensor AllToAll(ExecutionContext& context, const DeviceMesh& mesh, const Step& step,
+                const Tensor& local, std::string_view op) {
+  const Coord coord = CoordIn(mesh);
+  const std::vector<Coord> group = GroupCoords(mesh.shape(), step.axes, coord);
+  const int me = PositionIn(group, coord);
+  const Box from = step.from.LocalBox(coord);
+  const Box to = step.to.LocalBox(coord);
+  Tensor result = Tensor::Empty(context, to.Extents(), local.dtype());
+  const Tensor nothing = Tensor::Empty(context, {0}, local.dtype());
+  AllToAllItem item;
+  item.sends.assign(group.size(), nothing);
+  item.receives.assign(group.size(), nothing);
+  for (const Transfer& transfer : Transfers(step.from, step.to, step.axes, coord)) {
+    if (transfer.source == me) item.sends[transfer.target] = ViewOfBox(local, from, transfer.box);
+    if (transfer.target == me) item.receives[transfer.source] = ViewOfBox(result, to, transfer.box);
+  }
+  GroupOf(mesh, step.axes).AllToAll({std::move(item)}, op).Wait();
+  return result;
+}
+
+// A group of one rank has nothing to exchange: its box is the same before and after.
+bool IsAlone(const DeviceMesh& mesh, const Step& step) {
+  for (int axis : step.axes) {
+    if (mesh.shape().size(axis) > 1) return false;
+  }
+  return true;
+}
+
+Tensor RunStep(const DeviceMesh& mesh, const Step& step, const Tensor& local, std::string_view op) {
+  ExecutionContext& context = mesh.context();
+  if (IsAlone(mesh, step)) return local;
+  switch (step.kind) {
+    case StepKind::kSlice:
+      return Slice(context, mesh, step, local);
+    case StepKind::kMakePartial:
+      return MakePartial(context, mesh, step, local);
+    case StepKind::kAllToAll:
+      return AllToAll(context, mesh, step, local, op);
+    case StepKind::kAllGather: {
+      Tensor result = Tensor::Empty(context, step.to.LocalShape(mesh.coord()), local.dtype());
+      GroupOf(mesh, step.axes).AllGather({GatherItem(mesh, step, local, result)}, op).Wait();
+      return result;
+    }
+    case StepKind::kReduceScatter: {
+      Tensor result = Tensor::Empty(context, step.to.LocalShape(mesh.coord()), local.dtype());
+      const ReduceOp reduction = step.from.placement(step.axes[0]).op();
+      GroupOf(mesh, step.axes)
+          .ReduceScatter({ScatterItem(mesh, step, local, result)}, reduction, op)
+          .Wait();
+      return result;
+    }
+    case StepKind::kAllReduce: {
+      Tensor result = Tensor::Empty(context, local.shape(), local.dtype());
+      const ReduceOp reduction = step.from.placement(step.axes[0]).op();
+      GroupOf(mesh, step.axes).AllReduce({{local, result}}, reduction, op).Wait();
+      return result;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Communicator& GroupOf(const DeviceMesh& mesh, const AxisList& axes) {
+  // Axes of one rank would only make names longer.
+  AxisList real;
+  for (int axis : axes) {
+    if (mesh.shape().size(axis) > 1) real.push_back(axis);
+  }
+  if (real.size() == 1) return mesh.Group(real[0]);
+  return real.empty() ? mesh.Group(axes[0])
+                      : mesh.Group(std::span<const int>(real.data(), real.size()));
+}
+
+Tensor ViewOfBox(const Tensor& local, const Box& outer, const Box& box) {
+  Tensor view = local;
+  for (int d = 0; d < box.rank(); ++d) {
+    const int64_t length = box.end[d] - box.begin[d];
+    const int64_t start = length == 0 ? 0 : box.begin[d] - outer.begin[d];
+    view = view.Narrow(d, start, length);
+  }
+  return view;
+}
+
+AllGatherItem GatherItem(const DeviceMesh& mesh, const Step& step, const Tensor& local,
+                         const Tensor& target) {
+  const Coord coord = CoordIn(mesh);
+  const Box whole = step.to.LocalBox(coord);
+  AllGatherItem item;
+  item.source = local;
+  for (const Coord& member : GroupCoords(mesh.shape(), step.axes, coord)) {
+    item.targets.push_back(ViewOfBox(target, whole, step.from.LocalBox(member)));
+  }
+  return item;
+}
+
+ReduceScatterItem ScatterItem(const DeviceMesh& mesh, const Step& step, const Tensor& local,
+                              const Tensor& target) {
+  const Coord coord = CoordIn(mesh);
+  const Box whole = step.from.LocalBox(coord);
+  ReduceScatterItem item;
+  item.target = target;
+  for (const Coord& member : GroupCoords(mesh.shape(), step.axes, coord)) {
+    item.sources.push_back(ViewOfBox(local, whole, step.to.LocalBox(member)));
+  }
+  return item;
+}
+
+Tensor Move(Runtime& runtime, const DeviceMesh& mesh, const Tensor& local, const Layout& from,
+            const Layout& to, std::string_view op) {
+  if (from == to) return local;
+  // A copy: a nested call may make the cache forget the plan.
+  const std::vector<Step> steps = runtime.GetPlan(from, to, SizeOf(local.dtype())).steps;
+  Tensor current = local;
+  for (const Step& step : steps) current = RunStep(mesh, step, current, op);
+  return current;
+}
+
+}  // namespace shardmesh::internal

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Losses. A mean is a sum over the global count of what was counted, whatever the ranks hold.
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/rules.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh {
+
+using internal::Saved;
+
+namespace {
+
+constexpr Op kCrossEntropy{"cross_entropy"}, kCrossEntropyTerms{"cross_entropy_terms"};
+constexpr Op kCrossEntropyBackward{"cross_entropy_backward"};
+
+// logits "b.. v" and any number of tensors "b..".
+OpRule RowsRule(const DTensor& logits, int row_operands, int row_results) {
+  Rule rule = internal::FactorsOf(logits.shape());
+  const Rule::FactorOfDim rows(rule.inputs[0].begin(), rule.inputs[0].end() - 1);
+  const Dims shape(std::span<const int64_t>(logits.shape().begin(), logits.rank() - 1));
+  for (int i = 0; i < row_operands; ++i) rule.inputs.push_back(rows);
+  OpRule result{std::move(rule), {}};
+  for (int i = 0; i < row_results; ++i) {
+    result.rule.outputs.push_back(rows);
+    result.output_shapes.push_back(shape);
+  }
+  return result;
+}
+
+void CheckOperands(const DTensor& logits, const DTensor& targets) {
+  internal::CheckRankAtLeast(kCrossEntropy.name, logits, 1);
+  const Dims rows(std::span<const int64_t>(logits.shape().begin(), logits.rank() - 1));
+  if (!(targets.shape() == rows)) {
+    ThrowInvalid(kCrossEntropy.name, ": targets ", targets.ToString(), " do not have the shape of ",
+                 logits.ToString(), " without its last dim");
+  }
+  if (!IsFloating(logits.dtype()))
+    ThrowInvalid(kCrossEntropy.name, ": logits ", logits.ToString(), " are not floating");
+  if (targets.dtype() != DType::kI64 && targets.dtype() != DType::kI32) {
+    ThrowInvalid(kCrossEntropy.name, ": expected targets of an integer dtype, got ",
+                 targets.ToString());
+  }
+  if (logits.dim(-1) == 0) ThrowInvalid(kCrossEntropy.name, ": no classes in ", logits.ToString());
+}
+
+// Sums over the local classes of each row: Partial where the class dim is sharded.
+std::pair<DTensor, DTensor> Terms(const DTensor& logits, const DTensor& targets, const DTensor& max,
+                                  int64_t ignore_index) {
+  Call call(kCrossEntropyTerms, {&logits, &targets, &max});
+  call.Decide([&] { return RowsRule(logits, /*row_operands=*/2, /*row_results=*/2); });
+  ops::CheckIndices(call.context(), kCrossEntropy.name, call.local(1), 0, logits.dim(-1),
+                    ignore_index);
+  const int64_t first_class = call.InputBox(0).begin[logits.rank() - 1];
+  ops::CrossEntropyTermsResult terms = ops::CrossEntropyTerms(
+      call.context(), call.local(0), call.local(1), first_class, call.local(2));
+  return {call.Result(std::move(terms.sum_exp), 0), call.Result(std::move(terms.picked), 1)};
+}
+
+DTensor LogitsGradient(const DTensor& logits, const DTensor& targets, const DTensor& log_sum_exp,
+                       const DTensor& scale, int64_t ignore_index) {
+  Call call(kCrossEntropyBackward, {&logits, &targets, &log_sum_exp, &scale});
+  call.Decide([&] {
+    OpRule rule = RowsRule(logits, /*row_operands=*/3, /*row_results=*/0);
+    rule.rule.outputs = {rule.rule.inputs[0]};
+    rule.output_shapes = {logits.shape()};
+    rule.rule.linear = {8u};
+    return rule;
+  });
+  const int64_t first_class = call.InputBox(0).begin[logits.rank() - 1];
+  return call.Result(ops::CrossEntropyBackward(call.context(), call.local(0), call.local(1),
+                                               first_class, call.local(2), call.local(3),
+                                               ignore_index));
+}
+
+DType AccumulatorDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+}  // namespace
+
+DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t ignore_index,
+                     LossReduction reduction) {
+  CheckOperands(logits, targets);
+  Runtime& runtime = Runtime::Of(logits.mesh());
+  DTensor loss, log_sum_exp, count;
+  {
+    NoGrad no_grad(logits.mesh());
+    const DType dtype = AccumulatorDType(logits.dtype());
+    // Read by two ops, so what is Partial along the classes is made whole once.
+    const DTensor max = Cast(Max(logits, {-1}), dtype);
+    const auto [sum_exp, picked] = Terms(logits, targets, max, ignore_index);
+    log_sum_exp = Add(Log(sum_exp), max);
+    const DTensor counted =
+        Compare(CompareOp::kNotEqual, targets, static_cast<double>(ignore_index));
+    const DTensor rows = Sub(log_sum_exp, picked);
+    const DTensor zero =
+        Full(logits.mesh(), {}, dtype, 0.0, std::vector<Placement>(logits.layout().num_axes()));
+    loss = Sum(Where(counted, rows, zero));
+    if (reduction == LossReduction::kMean) {
+      count = Cast(Sum(Cast(counted, DType::kI64)), dtype);
+      loss = Div(loss, count);
+    }
+  }
+  if (!logits.RequiresGrad() || !runtime.grad_enabled) return loss;
+  auto backward = [sl = Saved(logits), st = Saved(targets), lse = log_sum_exp, count, ignore_index](
+                      std::span<const DTensor> grads, Gradients& out) {
+    const DTensor scale = count ? Div(grads[0], count) : grads[0];
+    const DTensor logits = sl.Get(kCrossEntropy.name);
+    out.Set(0, LogitsGradient(logits, st.Get(kCrossEntropy.name), lse, Expand(scale, lse.shape()),
+                              ignore_index));
+  };
+  auto node = std::make_shared<internal::FunctionNode<decltype(backward)>>(
+      runtime.NextSequence(), kCrossEntropy.name, 1, std::move(backward));
+  node->edges().push_back(internal::EdgeTo(logits));
+  loss.impl()->grad_fn = std::move(node);
+  loss.impl()->requires_grad = true;
+  return loss;
+}
+
+DTensor MseLoss(const DTensor& x, const DTensor& target, LossReduction reduction) {
+  if (!(x.shape() == target.shape())) {
+    ThrowInvalid("mse_loss: ", x.ToString(), " and target ", target.ToString(), " differ in shape");
+  }
+  const DTensor squares = Square(Sub(x, target));
+  return reduction == LossReduction::kMean ? Mean(squares) : Sum(squares);
+}
+
+}  // namespace shardmesh

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_cat.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/rules.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh {
+
+using internal::CheckRankAtLeast;
+using internal::Saved;
+
+namespace {
+
+constexpr Op kMatMul{"matmul"}, kLinear{"linear"};
+constexpr Op kLinearInput{"linear_backward_input"}, kLinearWeight{"linear_backward_weight"};
+
+// "b.. k, n k -> b.. n": the batch dims of `x`, then its last dim, which is one of the weight's.
+OpRule LinearRule(const char* op, const DTensor& x, const DTensor& weight, int contracted) {
+  CheckRankAtLeast(op, x, 1);
+  if (weight.rank() != 2)
+    ThrowInvalid(op, ": expected a weight of 2 dims, got ", weight.ToString());
+  if (x.dim(-1) != weight.dim(contracted)) {
+    ThrowInvalid(op, ": the last dim of ", x.ToString(), " is not dim ", contracted,
+                 " of the weight ", weight.ToString());
+  }
+  Rule rule = internal::FactorsOf(x.shape());  // The last factor is the contracted one.
+  const int other = static_cast<int>(rule.factors.size());
+  rule.factors.push_back({"other", false, {}});
+  const int k = x.rank() - 1;
+  rule.inputs.push_back(contracted == 1 ? Rule::FactorOfDim{other, k}
+                                        : Rule::FactorOfDim{k, other});
+  rule.outputs = {rule.inputs[0]};
+  rule.outputs[0].back() = other;
+  rule.linear = {1u, 2u};
+  Dims shape = x.shape();
+  shape[k] = weight.dim(1 - contracted);
+  return {std::move(rule), {shape}};
+}
+
+// grad [.., n] x weight [n, k] -> [.., k].
+DTensor LinearBackwardInput(const DTensor& grad, const DTensor& weight) {
+  Call call(kLinearInput, {&grad, &weight});
+  call.Decide([&] { return LinearRule(kLinearInput.name, grad, weight, /*contracted=*/0); });
+  return call.Result(ops::MatMul(call.context(), call.local(0), call.local(1)));
+}
+
+Tensor AsMatrix(ExecutionContext& context, const Tensor& x) {
+  int64_t rows = 1;
+  for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.dim(d);
+  return ops::Reshape(context, x, {rows, x.dim(-1)});
+}
+
+// Sum over the batch dims of left [.., n] and right [.., k] -> [n, k].
+void WriteOuterSum(Gradients& out, int operand, const DTensor& left, const DTensor& right) {
+  Call call(kLinearWeight, {&left, &right});
+  call.Decide([&] {
+    Rule rule = internal::FactorsOf(left.shape());
+    const int n = left.rank() - 1;
+    const int k = static_cast<int>(rule.factors.size());
+    rule.factors.push_back({"k", false, {}});
+    rule.inputs.push_back(rule.inputs[0]);
+    rule.inputs[1].back() = k;
+    rule.outputs = {{n, k}};
+    rule.linear = {1u, 2u};
+    return OpRule{std::move(rule), {{left.dim(-1), right.dim(-1)}}};
+  });
+  const Tensor n = AsMatrix(call.context(), call.local(0)).Transpose(0, 1);
+  const Tensor k = AsMatrix(call.context(), call.local(1));
+  out.Write(operand, call.mesh(), call.output_layout(), left.dtype(),
+            [&](Tensor& target, bool accumulate) {
+              ops::MatMulInto(call.context(), n, k, accumulate, target);
+            });
+}
+
+OpRule MatMulRule(const DTensor& a, const DTensor& b) {
+  CheckRankAtLeast(kMatMul.name, a, 2);
+  CheckRankAtLeast(kMatMul.name, b, 2);
+  if (a.dim(-1) != b.dim(-2)) {
+    ThrowInvalid(kMatMul.name, ": the last dim of ", a.ToString(), " is not the next to last of ",
+                 b.ToString());
+  }
+  Dims batch_a(std::span<const int64_t>(a.shape().begin(), a.rank() - 2));
+  Dims batch_b(std::span<const int64_t>(b.shape().begin(), b.rank() - 2));
+  Dims shape = BroadcastShapes(batch_a, batch_b, kMatMul.name);
+  const int batch = shape.size();
+  Rule rule = internal::FactorsOf(shape);
+  rule.inputs.clear();
+  for (const char* name : {"m", "k", "n"}) rule.factors.push_back({name, false, {}});
+  const int m = batch, k = batch + 1, n = batch + 2;
+  const auto dims = [&](const Dims& own, int row, int column) {
+    Rule::FactorOfDim factors;
+    const int lead = batch - own.size();
+    for (int d = 0; d < own.size(); ++d) {
+      factors.push_back(own[d] == shape[lead + d] ? lead + d : Rule::kWholeDim);
+    }
+    factors.push_back(row);
+    factors.push_back(column);
+    return factors;
+  };
+  rule.inputs = {dims(batch_a, m, k), dims(batch_b, k, n)};
+  rule.outputs = {dims(shape, m, n)};
+  rule.linear = {1u, 2u};
+  shape.push_back(a.dim(-2));
+  shape.push_back(b.dim(-1));
+  return {std::move(rule), {shape}};
+}
+
+}  // namespace
+
+DTensor MatMul(const DTensor& a, const DTensor& b) {
+  Call call(kMatMul, {&a, &b});
+  call.Decide([&] { return MatMulRule(a, b); });
+  DTensor y = call.Result(ops::MatMul(call.context(), call.local(0), call.local(1)));
+  if (!call.Records()) return y;
+  call.Record({&y}, [sa = Saved(call.input(0)), sb = Saved(call.input(1))](
+                        std::span<const DTensor> grads, Gradients& out) {
+    const DTensor x = sa.Get(kMatMul.name), w = sb.Get(kMatMul.name);
+    if (out.Needs(0)) {
+      internal::WriteSumTo(out, 0, MatMul(grads[0], Transpose(w, -2, -1)), x.shape());
+    }
+    if (!out.Needs(1)) return;
+    if (w.rank() == 2) {
+      WriteOuterSum(out, 1, x, grads[0]);
+    } else {
+      internal::WriteSumTo(out, 1, MatMul(Transpose(x, -2, -1), grads[0]), w.shape());
+    }
+  });
+  return y;
+}
+
+DTensor Linear(const DTensor& x, const DTensor& weight, const DTensor& bias) {
+  Call call(kLinear, {&x, &weight});
+  call.Decide([&] { return LinearRule(kLinear.name, x, weight, /*contracted=*/1); });
+  DTensor y =
+      call.Result(ops::MatMul(call.context(), call.local(0), call.local(1).Transpose(0, 1)));
+  if (call.Records()) {
+    call.Record({&y}, [sx = Saved(call.input(0)), sw = Saved(call.input(1))](
+                          std::span<const DTensor> grads, Gradients& out) {
+      if (out.Needs(0)) out.Set(0, LinearBackwardInput(grads[0], sw.Get(kLinear.name)));
+      if (out.Needs(1)) WriteOuterSum(out, 1, grads[0], sx.Get(kLinear.name));
+    });
+  }
+  return bias ? Add(y, bias) : y;
+}
+
+}  // namespace shardmesh

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/rules.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh {
+
+using internal::Saved;
+
+namespace {
+
+constexpr Op kSum{"sum"}, kMax{"max"}, kMin{"min"};
+
+// Sorted, without repetition; all dims if none are given.
+std::vector<int> NormalizedDims(const char* op, const DTensor& x, const std::vector<int>& dims) {
+  std::vector<bool> reduced(x.rank(), dims.empty());
+  for (int dim : dims) {
+    const int d = NormalizeDim(dim, x.rank(), op);
+    if (reduced[d]) ThrowInvalid(op, ": dim ", dim, " of ", x.ToString(), " is given twice");
+    reduced[d] = true;
+  }
+  std::vector<int> result;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (reduced[d]) result.push_back(d);
+  }
+  return result;
+}
+
+uint64_t Mask(const std::vector<int>& dims) {
+  uint64_t mask = 0;
+  for (int d : dims) mask |= uint64_t{1} << d;
+  return mask;
+}
+
+Dims KeptShape(const Dims& shape, uint64_t mask, bool keepdim) {
+  Dims kept;
+  for (int d = 0; d < shape.size(); ++d) {
+    if (((mask >> d) & 1u) == 0) {
+      kept.push_back(shape[d]);
+    } else if (keepdim) {
+      kept.push_back(1);
+    }
+  }
+  return kept;
+}
+
+OpRule ReduceRule(const DTensor& x, uint64_t mask, bool keepdim, ReduceOp reduction) {
+  Rule rule = internal::FactorsOf(x.shape());
+  rule.reduction = reduction;
+  rule.outputs.emplace_back();
+  for (int d = 0; d < x.rank(); ++d) {
+    if (((mask >> d) & 1u) == 0) {
+      rule.outputs[0].push_back(d);
+    } else if (keepdim) {
+      rule.outputs[0].push_back(Rule::kWholeDim);
+    }
+  }
+  if (reduction == ReduceOp::kSum) rule.linear = {1u};
+  return {std::move(rule), {KeptShape(x.shape(), mask, keepdim)}};
+}
+
+DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::vector<int>& given,
+                 bool keepdim) {
+  const std::vector<int> dims = NormalizedDims(op.name, x, given);
+  const uint64_t mask = Mask(dims);
+  Call call(op, {&x});
+  call.Attribute(mask, static_cast<uint64_t>(keepdim)).Decide([&] {
+    for (int d : dims) {
+      if (x.shape()[d] == 0)
+        ThrowInvalid(op.name, ": dim ", d, " of ", x.ToString(), " is empty and has no ", op.name);
+    }
+    return ReduceRule(x, mask, keepdim, reduction);
+  });
+  // An empty box has the identity, -inf or inf, which loses to every other rank.
+  DTensor y =
+      dims.empty()
+          ? call.Result(ops::Clone(call.context(), call.local(0)))
+          : call.Result(ops::Reduce(call.context(), reduction, call.local(0), dims, keepdim));
+  if (!call.Records()) return y;
+  call.Record({&y}, [&op, dims, keepdim, mask, sx = Saved(call.input(0)), sy = Saved(y)](
+                        std::span<const DTensor> grads, Gradients& out) {
+    const DTensor in = sx.Get(op.name);
+    const Dims kept = KeptShape(in.shape(), mask, /*keepdim=*/true);
+    const DTensor extremum = keepdim ? sy.Get(op.name) : Reshape(sy.Get(op.name), kept);
+    const DTensor grad = keepdim ? grads[0] : Reshape(grads[0], kept);
+    const DTensor hits = Cast(Compare(CompareOp::kEqual, in, extremum), grad.dtype());
+    out.Set(0, Mul(hits, Div(grad, dims.empty() ? hits : Sum(hits, dims, /*keepdim=*/true))));
+  });
+  return y;
+}
+
+}  // namespace
+
+DTensor Sum(const DTensor& x, const std::vector<int>& given, bool keepdim) {
+  const std::vector<int> dims = NormalizedDims(kSum.name, x, given);
+  const uint64_t mask = Mask(dims);
+  Call call(kSum, {&x});
+  call.Attribute(mask, static_cast<uint64_t>(keepdim)).Decide([&] {
+    return ReduceRule(x, mask, keepdim, ReduceOp::kSum);
+  });
+  DTensor y =
+      dims.empty()
+          ? call.Result(ops::Clone(call.context(), call.local(0)))
+          : call.Result(ops::Reduce(call.context(), ReduceOp::kSum, call.local(0), dims, keepdim));
+  call.Record(
+      {&y}, [shape = x.shape(), mask, keepdim](std::span<const DTensor> grads, Gradients& out) {
+        const DTensor grad =
+            keepdim ? grads[0] : Reshape(grads[0], KeptShape(shape, mask, /*keepdim=*/true));
+        out.Set(0, Expand(grad, shape));
+      });
+  return y;
+}
+
+DTensor Mean(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
+  int64_t count = 1;
+  for (int d : NormalizedDims("mean", x, dims)) count *= x.shape()[d];
+  if (!IsFloating(x.dtype()))
+    ThrowInvalid("mean: ", x.ToString(), " is not of a floating-point dtype; cast it");
+  return Div(Sum(x, dims, keepdim), static_cast<double>(count));
+}
+
+DTensor Max(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
+  return Extremum(kMax, ReduceOp::kMax, x, dims, keepdim);
+}
+
+DTensor Min(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
+  return Extremum(kMin, ReduceOp::kMin, x, dims, keepdim);
+}
+
+}  // namespace shardmesh

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ops that rearrange. A result aliases its operand where no data moves; where data moves, in-place
+// ops on the result are refused, as they would not reach the operand.
+#include <algorithm>
+
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/rules.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh {
+namespace {
+
+constexpr Op kReshape{"reshape"}, kTranspose{"transpose"}, kExpand{"expand"}, kSlice{"slice"};
+constexpr Op kSliceBackward{"slice_backward"}, kConcat{"concat"};
+
+// The view `local` of operand 0, writable where it truly is one on every rank.
+DTensor ViewResult(const Call& call, const DTensor& x, Tensor local) {
+  const bool aliases = local.storage() == x.local().storage();
+  return call.Result(std::move(local), 0, aliases && x.impl()->may_write);
+}
+
+// Dims of both shapes are met from the left and cut into groups of equal products. Within a group a
+// shard of the first dim survives where the number of shards divides both first dims: then the
+// pieces are the same elements.
+OpRule ReshapeRule(const DTensor& x, const Dims& shape) {
+  const Dims& from = x.shape();
+  Rule rule;
+  rule.inputs.emplace_back();
+  rule.outputs.emplace_back();
+  int i = 0, j = 0;
+  while (i < from.size() || j < shape.size()) {
+    const int first_i = i, first_j = j;
+    int64_t left = i < from.size() ? from[i++] : 1;
+    int64_t right = j < shape.size() ? shape[j++] : 1;
+    while (left != right) {
+      if (left < right) {
+        left *= from[i++];
+      } else {
+        right *= shape[j++];
+      }
+    }
+    const bool has_both = first_i < i && first_j < j;
+    const bool same = has_both && i - first_i == 1 && j - first_j == 1;
+    int factor = Rule::kWholeDim;
+    if (has_both) {
+      factor = static_cast<int>(rule.factors.size());
+      rule.factors.push_back({"g", false, {}});
+      if (!same) rule.factors.back().must_divide = {from[first_i], shape[first_j]};
+    }
+    for (int d = first_i; d < i; ++d)
+      rule.inputs[0].push_back(d == first_i ? factor : Rule::kWholeDim);
+    for (int d = first_j; d < j; ++d)
+      rule.outputs[0].push_back(d == first_j ? factor : Rule::kWholeDim);
+  }
+  rule.linear = {1u};
+  return {std::move(rule), {shape}};
+}
+
+// With an extent of 0 the groups have no meaning: nothing is sharded.
+OpRule EmptyReshapeRule(const DTensor& x, const Dims& shape) {
+  Rule rule;
+  rule.inputs.emplace_back(x.rank(), Rule::kWholeDim);
+  rule.outputs.emplace_back(shape.size(), Rule::kWholeDim);
+  return {std::move(rule), {shape}};
+}
+
+DTensor SliceBackward(const DTensor& grad, const Dims& shape, int dim, int64_t start) {
+  Call call(kSliceBackward, {&grad});
+  call.Attribute(shape, static_cast<uint64_t>(dim)).Decide([&] {
+    Rule rule = internal::FactorsOf(grad.shape(), {dim});
+    rule.outputs = {rule.inputs[0]};
+    rule.outputs[0][dim] = Rule::kWholeDim;
+    rule.linear = {1u};
+    return OpRule{std::move(rule), {shape}};
+  });
+  const Dims local_shape = call.output_layout().LocalShape(grad.mesh().coord());
+  Tensor local = ops::Zeros(call.context(), local_shape, grad.dtype());
+  Tensor part = local.Narrow(dim, start, grad.shape()[dim]);
+  ops::Copy(call.context(), call.local(0), part);
+  return call.Result(std::move(local));
+}
+
+}  // namespace
+
+DTensor Reshape(const DTensor& x, const Dims& given) {
+  const Dims shape = ResolveShape(given, x.NumElements(), kReshape.name);
+  Call call(kReshape, {&x});
+  call.Attribute(shape).Decide(
+      [&] { return x.NumElements() == 0 ? EmptyReshapeRule(x, shape) : ReshapeRule(x, shape); });
+  const Dims local_shape = call.output_layout().LocalShape(x.mesh().coord());
+  DTensor y = ViewResult(call, x, ops::Reshape(call.context(), call.local(0), local_shape));
+  call.Record({&y}, [from = x.shape()](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, Reshape(grads[0], from));
+  });
+  return y;
+}
+
+DTensor Transpose(const DTensor& x, int given0, int given1) {
+  const int dim0 = NormalizeDim(given0, x.rank(), kTranspose.name);
+  const int dim1 = NormalizeDim(given1, x.rank(), kTranspose.name);
+  Call call(kTranspose, {&x});
+  call.Attribute(static_cast<uint64_t>(dim0), static_cast<uint64_t>(dim1)).Decide([&] {
+    Rule rule = internal::FactorsOf(x.shape());
+    rule.outputs = {rule.inputs[0]};
+    std::swap(rule.outputs[0][dim0], rule.outputs[0][dim1]);
+    rule.linear = {1u};
+    Dims shape = x.shape();
+    std::swap(shape[dim0], shape[dim1]);
+    return OpRule{std::move(rule), {shape}};
+  });
+  DTensor y = ViewResult(call, x, call.local(0).Transpose(dim0, dim1));
+  call.Record({&y}, [dim0, dim1](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, Transpose(grads[0], dim0, dim1));
+  });
+  return y;
+}
+
+DTensor Expand(const DTensor& x, const Dims& shape) {
+  Call call(kExpand, {&x});
+  call.Attribute(shape).Decide([&] {
+    const int lead = shape.size() - x.rank();
+    if (lead < 0 || !(BroadcastShapes(x.shape(), shape, kExpand.name) == shape)) {
+      ThrowInvalid(kExpand.name, ": ", x.ToString(), " does not expand to ", shape.ToString());
+    }
+    Rule rule = internal::FactorsOf(x.shape());
+    rule.outputs.emplace_back(lead, Rule::kWholeDim);
+    for (int d = 0; d < x.rank(); ++d) {
+      const bool repeated = x.shape()[d] != shape[lead + d];
+      if (repeated) rule.inputs[0][d] = Rule::kWholeDim;
+      rule.outputs[0].push_back(repeated ? Rule::kWholeDim : d);
+    }
+    rule.linear = {1u};
+    return OpRule{std::move(rule), {shape}};
+  });
+  Tensor local = call.local(0).Expand(call.output_layout().LocalShape(x.mesh().coord()));
+  // One element in memory stands for many.
+  DTensor y = call.Result(std::move(local), 0, /*may_write=*/false);
+  call.Record({&y}, [from = x.shape()](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, internal::SumTo(grads[0], from));
+  });
+  return y;
+}
+
+DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
+  const int dim = NormalizeDim(given, x.rank(), kSlice.name);
+  Call call(kSlice, {&x});
+  call.Attribute(static_cast<uint64_t>(dim), static_cast<uint64_t>(length));
+  if (start < 0 || length < 0 || start + length > x.shape()[dim]) {
+    ThrowInvalid(kSlice.name, ": [", start, ", ", start + length, ") is not within dim ", dim,
+                 " of ", x.ToString());
+  }
+  call.Decide([&] {
+    Rule rule = internal::FactorsOf(x.shape(), {dim});
+    rule.outputs = {rule.inputs[0]};
+    rule.outputs[0][dim] = Rule::kWholeDim;
+    rule.linear = {1u};
+    Dims shape = x.shape();
+    shape[dim] = length;
+    return OpRule{std::move(rule), {shape}};
+  });
+  DTensor y = ViewResult(call, x, call.local(0).Narrow(dim, start, length));
+  call.Record({&y},
+              [shape = x.shape(), dim, start](std::span<const DTensor> grads, Gradients& out) {
+                out.Set(0, SliceBackward(grads[0], shape, dim, start));
+              });
+  return y;
+}
+
+std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, int dim) {
+  int64_t total = 0;
+  for (int64_t size : sizes) total += size;
+  if (total != x.shape()[NormalizeDim(dim, x.rank(), "split")]) {
+    ThrowInvalid("split: sizes add up to ", total, ", not to the extent of dim ", dim, " of ",
+                 x.ToString());
+  }
+  std::vector<DTensor> parts;
+  int64_t start = 0;
+  for (int64_t size : sizes) {
+    parts.push_back(Slice(x, dim, start, size));
+    start += size;
+  }
+  return parts;
+}
+
+DTensor Concat(const std::vector<DTensor>& parts, int given) {
+  if (parts.empty()) ThrowInvalid(kConcat.name, ": no tensors");
+  const int dim = NormalizeDim(given, parts[0].rank(), kConcat.name);
+  absl::InlinedVector<const DTensor*, 4> operands;
+  for (const DTensor& part : parts) operands.push_back(&part);
+  Call call(kConcat, std::span<const DTensor* const>(operands.data(), operands.size()));
+  call.Attribute(static_cast<uint64_t>(dim)).Decide([&] {
+    Dims shape = parts[0].shape();
+    shape[dim] = 0;
+    Rule rule = internal::FactorsOf(parts[0].shape(), {dim});
+    rule.inputs[0][dim] = Rule::kWholeDim;
+    rule.outputs = {rule.inputs[0]};
+    rule.inputs.assign(parts.size(), rule.outputs[0]);
+    for (const DTensor& part : parts) {
+      Dims other = part.shape();
+      if (other.size() == shape.size()) other[dim] = shape[dim];
+      if (!(other == shape)) {
+        ThrowInvalid(kConcat.name, ": ", parts[0].ToString(), " and ", part.ToString(),
+                     " differ in a dim other than ", dim);
+      }
+      shape[dim] += part.shape()[dim];
+    }
+    if (parts.size() < 32) rule.linear = {(1u << parts.size()) - 1};
+    return OpRule{std::move(rule), {shape}};
+  });
+  std::vector<Tensor> locals;
+  for (size_t i = 0; i < parts.size(); ++i) locals.push_back(call.local(static_cast<int>(i)));
+  DTensor y = call.Result(ops::Concat(call.context(), locals, dim));
+  std::vector<int64_t> sizes;
+  for (const DTensor& part : parts) sizes.push_back(part.shape()[dim]);
+  call.Record({&y}, [sizes, dim](std::span<const DTensor> grads, Gradients& out) {
+    int64_t start = 0;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (out.Needs(static_cast<int>(i)))
+        out.Set(static_cast<int>(i), Slice(grads[0], dim, start, sizes[i]));
+      start += sizes[i];
+    }
+  });
+  return y;
+}
+
+}  // namespace shardmesh

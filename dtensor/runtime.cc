@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/dtensor/runtime.h"
+
+namespace shardmesh {
+
+const Plan& Runtime::GetPlan(const Layout& from, const Layout& to, int64_t element_bytes) {
+  const PlanKey key{from.id(), to.id(), element_bytes};
+  if (auto found = plans_.find(key); found != plans_.end()) return *found->second;
+  if (plans_.size() >= kMaxCacheEntries) plans_.clear();
+  PlanOptions options;
+  options.element_bytes = element_bytes;
+  return *plans_.emplace(key, std::make_unique<const Plan>(MakePlan(from, to, options)))
+              .first->second;
+}
+
+const Propagation* Runtime::FindDecision(const DecisionKey& key) const {
+  auto found = decisions_.find(key);
+  return found == decisions_.end() ? nullptr : found->second.get();
+}
+
+const Propagation& Runtime::AddDecision(const DecisionKey& key, Propagation decision) {
+  ++decision_misses_;
+  if (decisions_.size() >= kMaxCacheEntries) decisions_.clear();
+  auto entry = std::make_unique<const Propagation>(std::move(decision));
+  return *decisions_.emplace(key, std::move(entry)).first->second;
+}
+
+}  // namespace shardmesh

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Per-rank state of the DTensor layer: autograd mode and order, decision and plan caches. Lives in
+// the rank's Communicator::locals(); there are no thread-local variables.
+#ifndef SHARDMESH_DTENSOR_RUNTIME_H_
+#define SHARDMESH_DTENSOR_RUNTIME_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "shardmesh/mesh/device_mesh.h"
+#include "shardmesh/placement/plan.h"
+#include "shardmesh/placement/rule.h"
+
+namespace shardmesh {
+
+/// What a decision depends on: op, static attributes, operand layouts, element size. Values that
+/// change every step never enter it.
+class DecisionKey {
+ public:
+  void Add(uint64_t word) {
+    words_.push_back(word);
+    hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15u;
+    hash_ ^= hash_ >> 29;
+  }
+  void Add(const void* pointer) { Add(reinterpret_cast<uintptr_t>(pointer)); }
+  void Add(const Dims& dims) {
+    Add(static_cast<uint64_t>(dims.size()));
+    for (int64_t extent : dims) Add(static_cast<uint64_t>(extent));
+  }
+
+  friend bool operator==(const DecisionKey& a, const DecisionKey& b) {
+    return a.hash_ == b.hash_ && a.words_ == b.words_;
+  }
+  template <typename H>
+  friend H AbslHashValue(H h, const DecisionKey& key) {
+    return H::combine(std::move(h), key.hash_);
+  }
+
+ private:
+  absl::InlinedVector<uint64_t, 12> words_;
+  uint64_t hash_ = 0;
+};
+
+/// Belongs to one rank.
+class Runtime {
+ public:
+  /// Bound on each cache; a full one is emptied (every new sequence length is a new layout).
+  static constexpr size_t kMaxCacheEntries = 1 << 16;
+
+  static Runtime& Of(const DeviceMesh& mesh) { return mesh.locals().Get<Runtime>(); }
+
+  // Autograd.
+  bool grad_enabled = true;
+  uint64_t NextSequence() { return ++sequence_; }
+  bool in_backward = false;
+  /// Called when the Backward now running ends, with whether it succeeded.
+  std::vector<std::function<void(bool succeeded)>> at_end_of_backward;
+
+  // Caches. Returned references hold until the next call that misses.
+  const Plan& GetPlan(const Layout& from, const Layout& to, int64_t element_bytes);
+  /// Null on a miss.
+  const Propagation* FindDecision(const DecisionKey& key) const;
+  const Propagation& AddDecision(const DecisionKey& key, Propagation decision);
+  size_t num_decisions() const { return decisions_.size(); }
+  size_t num_plans() const { return plans_.size(); }
+  int64_t decision_misses() const { return decision_misses_; }
+
+ private:
+  struct PlanKey {
+    const void* from;
+    const void* to;
+    int64_t element_bytes;
+    friend bool operator==(const PlanKey&, const PlanKey&) = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const PlanKey& key) {
+      return H::combine(std::move(h), key.from, key.to, key.element_bytes);
+    }
+  };
+
+  uint64_t sequence_ = 0;
+  int64_t decision_misses_ = 0;
+  absl::flat_hash_map<DecisionKey, std::unique_ptr<const Propagation>> decisions_;
+  absl::flat_hash_map<PlanKey, std::unique_ptr<const Plan>> plans_;
+};
+
+}  // namespace shardmesh
+
+#endif  // SHARDMESH_DTENSOR_RUNTIME_H_

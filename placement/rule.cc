@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/placement/rule.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "shardmesh/base/error.h"
+
+namespace shardmesh {
+namespace {
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  Rule Run() {
+    std::vector<std::string> clauses = absl::StrSplit(text_, ';');
+    std::vector<std::string> sides = absl::StrSplit(clauses[0], "->");
+    if (sides.size() != 2) Fail("expected exactly one '->'");
+    rule_.inputs = Tensors(sides[0]);
+    rule_.outputs = Tensors(sides[1]);
+    for (size_t i = 1; i < clauses.size(); ++i) Clause(clauses[i]);
+    return std::move(rule_);
+  }
+
+ private:
+  template <typename... Parts>
+  [[noreturn]] void Fail(const Parts&... parts) {
+    ThrowInvalid("sharding rule \"", text_, "\": ", parts...);
+  }
+
+  int FactorIndex(const std::string& name, bool may_add) {
+    for (size_t i = 0; i < rule_.factors.size(); ++i) {
+      if (rule_.factors[i].name == name) return static_cast<int>(i);
+    }
+    if (!may_add) Fail("unknown factor '", name, "'");
+    rule_.factors.push_back({name, false, {}});
+    return static_cast<int>(rule_.factors.size()) - 1;
+  }
+
+  std::vector<Rule::FactorOfDim> Tensors(const std::string& side) {
+    std::vector<Rule::FactorOfDim> tensors;
+    for (const std::string& tensor : std::vector<std::string>(absl::StrSplit(side, ','))) {
+      Rule::FactorOfDim dims;
+      for (const std::string& name :
+           std::vector<std::string>(absl::StrSplit(tensor, ' ', absl::SkipEmpty()))) {
+        dims.push_back(name == "." ? Rule::kWholeDim : FactorIndex(name, /*may_add=*/true));
+      }
+      tensors.push_back(dims);
+    }
+    return tensors;
+  }
+
+  void Clause(const std::string& clause) {
+    std::vector<std::string> words = absl::StrSplit(clause, ' ', absl::SkipEmpty());
+    if (words.empty()) return;
+    if (words[0] == "whole") {
+      for (size_t i = 1; i < words.size(); ++i)
+        rule_.factors[FactorIndex(words[i], false)].whole = true;
+    } else if (words[0] == "linear") {
+      uint32_t set = 0;
+      for (size_t i = 1; i < words.size(); ++i) {
+        size_t operand = 0;
+        if (!absl::SimpleAtoi(words[i], &operand) || operand >= rule_.inputs.size()) {
+          Fail("'", words[i], "' is not an operand");
+        }
+        set |= 1u << operand;
+      }
+      rule_.linear.push_back(set);
+    } else if (words[0] == "reduce" && words.size() == 2) {
+      rule_.reduction = Reduction(words[1]);
+    } else {
+      Fail("unknown clause '", clause, "'");
+    }
+  }
+
+  ReduceOp Reduction(const std::string& word) {
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      if (word == Name(op)) return op;
+    }
+    Fail("unknown reduction '", word, "'");
+  }
+
+  std::string text_;
+  Rule rule_;
+};
+
+std::string TensorToString(const Rule& rule, const Rule::FactorOfDim& dims) {
+  return absl::StrJoin(dims, " ", [&](std::string* out, int factor) {
+    absl::StrAppend(out, factor == Rule::kWholeDim ? "." : rule.factors[factor].name);
+  });
+}
+
+// What one mesh axis does to the whole op.
+struct Choice {
+  enum class Kind { kShard, kLinear, kReplicate };
+  Kind kind;
+  int index;  // The factor, or the index in rule.linear.
+};
+
+int DimOf(const Rule::FactorOfDim& dims, int factor) {
+  auto found = std::find(dims.begin(), dims.end(), factor);
+  return found == dims.end() ? -1 : static_cast<int>(found - dims.begin());
+}
+
+// The search over one choice a mesh axis.
+class Propagator {
+ public:
+  Propagator(std::string_view op, const Rule& rule, std::span<const Layout> inputs,
+             std::span<const Dims> output_shapes, const MovePrice& price)
+      : op_(op),
+        rule_(rule),
+        inputs_(inputs),
+        output_shapes_(output_shapes),
+        price_(price),
+        mesh_(Validate()) {}
+
+  Propagation Run() {
+    // Where every axis has a choice that moves nothing, no other choice can be cheaper.
+    std::vector<std::vector<Choice>> still(mesh_.num_axes()), all(mesh_.num_axes());
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      all[axis] = Candidates(axis);
+      for (const Choice& choice : all[axis]) {
+        if (MovesNothing(choice, axis)) still[axis].push_back(choice);
+      }
+    }
+    const bool can_stay =
+        std::all_of(still.begin(), still.end(), [](const auto& list) { return !list.empty(); });
+    std::vector<Choice> chosen(mesh_.num_axes());
+    if (can_stay) Search(still, 0, chosen);
+    if (!can_stay || best_.has_moves || !found_) Search(all, 0, chosen);
+    if (!found_) {
+      ThrowInvalid(op_, ": no choice of layouts fits rule \"", rule_.ToString(), "\"");
+    }
+    return std::move(best_);
+  }
+
+ private:
+  const MeshShape& Validate() {
+    if (inputs_.empty() || inputs_.size() != rule_.inputs.size() ||
+        output_shapes_.size() != rule_.outputs.size()) {
+      ThrowInvalid(op_, ": ", inputs_.size(), " operands and ", output_shapes_.size(),
+                   " results do not fit rule \"", rule_.ToString(), "\"");
+    }
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!(inputs_[i].mesh() == inputs_[0].mesh())) {
+        ThrowInvalid(op_, ": operands are on different meshes: ", inputs_[0].ToString(), " and ",
+                     inputs_[i].ToString());
+      }
+      if (inputs_[i].global_shape().size() != static_cast<int>(rule_.inputs[i].size())) {
+        ThrowInvalid(op_, ": operand ", i, " ", inputs_[i].ToString(), " has not the ",
+                     rule_.inputs[i].size(), " dims of rule \"", rule_.ToString(), "\"");
+      }
+    }
+    return inputs_[0].mesh();
+  }
+
+  // Choices that could be cheapest: those that some operand's present placement speaks for, and
+  // replicate.
+  std::vector<Choice> Candidates(int axis) const {
+    std::vector<Choice> choices;
+    if (mesh_.size(axis) > 1) {
+      for (size_t factor = 0; factor < rule_.factors.size(); ++factor) {
+        if (rule_.factors[factor].whole) continue;
+        bool plausible = false;
+        for (size_t i = 0; i < inputs_.size(); ++i) {
+          plausible |=
+              !inputs_[i].placement(axis).IsReplicate() && DimOf(rule_.inputs[i], factor) >= 0;
+        }
+        if (plausible) choices.push_back({Choice::Kind::kShard, static_cast<int>(factor)});
+      }
+      for (size_t set = 0; set < rule_.linear.size(); ++set) {
+        bool plausible = false;
+        for (size_t i = 0; i < inputs_.size(); ++i) {
+          plausible |=
+              ((rule_.linear[set] >> i) & 1u) != 0 && inputs_[i].placement(axis) == Partial();
+        }
+        if (plausible) choices.push_back({Choice::Kind::kLinear, static_cast<int>(set)});
+      }
+    }
+    choices.push_back({Choice::Kind::kReplicate, 0});
+    return choices;
+  }
+
+  Placement InputPlacement(const Choice& choice, size_t input) const {
+    switch (choice.kind) {
+      case Choice::Kind::kShard: {
+        const int dim = DimOf(rule_.inputs[input], choice.index);
+        return dim < 0 ? Replicate() : Shard(dim);
+      }
+      case Choice::Kind::kLinear:
+        return ((rule_.linear[choice.index] >> input) & 1u) != 0 ? Partial() : Replicate();
+      case Choice::Kind::kReplicate:
+        break;
+    }
+    return Replicate();
+  }
+
+  Placement OutputPlacement(const Choice& choice, size_t output) const {
+    switch (choice.kind) {
+      case Choice::Kind::kShard: {
+        const int dim = DimOf(rule_.outputs[output], choice.index);
+        return dim < 0 ? Partial(rule_.reduction) : Shard(dim);
+      }
+      case Choice::Kind::kLinear:
+        return Partial();
+      case Choice::Kind::kReplicate:
+        break;
+    }
+    return Replicate();
+  }
+
+  bool MovesNothing(const Choice& choice, int axis) const {
+    if (mesh_.size(axis) == 1) return true;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!(inputs_[i].placement(axis) == InputPlacement(choice, i))) return false;
+    }
+    return true;
+  }
+
+  void Search(const std::vector<std::vector<Choice>>& candidates, int axis,
+              std::vector<Choice>& chosen) {
+    if (axis == mesh_.num_axes()) {
+      Evaluate(chosen);
+      return;
+    }
+    for (const Choice& choice : candidates[axis]) {
+      chosen[axis] = choice;
+      Search(candidates, axis + 1, chosen);
+    }
+  }
+
+  // The axes that shard `factor`, outermost first: in the order in which an operand is split
+  // already, if one is split by just these, else in mesh order.
+  AxisList SplitOrder(const std::vector<Choice>& chosen, int factor) const {
+    AxisList axes;
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (mesh_.size(axis) > 1 && chosen[axis].kind == Choice::Kind::kShard &&
+          chosen[axis].index == factor) {
+        axes.push_back(axis);
+      }
+    }
+    if (axes.size() < 2) return axes;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const int dim = DimOf(rule_.inputs[i], factor);
+      if (dim < 0) continue;
+      const AxisList order = RealSplits(inputs_[i], dim);
+      AxisList sorted = order;
+      std::sort(sorted.begin(), sorted.end());
+      if (sorted == axes) return order;
+    }
+    return axes;
+  }
+
+  // The axes of more than one rank that split `dim`.
+  AxisList RealSplits(const Layout& layout, int dim) const {
+    AxisList axes;
+    for (int axis : layout.SplitAxes(dim)) {
+      if (mesh_.size(axis) > 1) axes.push_back(axis);
+    }
+    return axes;
+  }
+
+  bool Divides(int factor, const AxisList& axes) const {
+    int64_t shards = 1;
+    for (int axis : axes) shards *= mesh_.size(axis);
+    return std::all_of(rule_.factors[factor].must_divide.begin(),
+                       rule_.factors[factor].must_divide.end(),
+                       [&](int64_t extent) { return extent % shards == 0; });
+  }
+
+  // `current` itself if only axes of size one would change.
+  Layout Target(const Layout& current, const Placements& wanted, const AxisList& order) const {
+    bool same = true;
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      same &= mesh_.size(axis) == 1 || current.placement(axis) == wanted[axis];
+    }
+    const Layout target = Layout::Make(mesh_, wanted, current.global_shape(), order);
+    for (int dim = 0; same && dim < current.global_shape().size(); ++dim) {
+      same &= RealSplits(current, dim) == target.SplitAxes(dim);
+    }
+    return same ? current : target;
+  }
+
+  void Evaluate(const std::vector<Choice>& chosen) {
+    AxisList order;
+    for (size_t factor = 0; factor < rule_.factors.size(); ++factor) {
+      const AxisList axes = SplitOrder(chosen, static_cast<int>(factor));
+      if (!axes.empty() && !Divides(static_cast<int>(factor), axes)) return;
+      order.insert(order.end(), axes.begin(), axes.end());
+    }
+    bool sum = false, other = false;  // Different Partial ops cannot stand in one layout.
+    for (const Choice& choice : chosen) {
+      for (size_t i = 0; i < rule_.outputs.size(); ++i) {
+        const Placement placement = OutputPlacement(choice, i);
+        if (placement.IsPartial()) (placement.op() == ReduceOp::kSum ? sum : other) = true;
+      }
+    }
+    if (sum && other) return;
+    Propagation candidate;
+    int sharded = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      Placements wanted(mesh_.num_axes());
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis)
+        wanted[axis] = InputPlacement(chosen[axis], i);
+      candidate.inputs.push_back(Target(inputs_[i], wanted, ShardingAxes(order, wanted)));
+      if (!(candidate.inputs[i] == inputs_[i])) {
+        candidate.has_moves = true;
+        candidate.seconds += price_(inputs_[i], candidate.inputs[i], static_cast<int>(i));
+      }
+    }
+    if (found_ && candidate.seconds > best_.seconds) return;
+    for (size_t i = 0; i < rule_.outputs.size(); ++i) {
+      Placements made(mesh_.num_axes());
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        made[axis] = OutputPlacement(chosen[axis], i);
+        sharded += made[axis].IsShard() ? 1 : 0;
+      }
+      candidate.outputs.push_back(
+          Layout::Make(mesh_, made, output_shapes_[i], ShardingAxes(order, made)));
+    }
+    if (found_ && candidate.seconds == best_.seconds && sharded <= best_sharded_) return;
+    best_ = std::move(candidate);
+    best_sharded_ = sharded;
+    found_ = true;
+  }
+
+  static AxisList ShardingAxes(const AxisList& order, const Placements& placements) {
+    AxisList axes;
+    for (int axis : order) {
+      if (placements[axis].IsShard()) axes.push_back(axis);
+    }
+    return axes;
+  }
+
+  std::string op_;
+  const Rule& rule_;
+  std::span<const Layout> inputs_;
+  std::span<const Dims> output_shapes_;
+  const MovePrice& price_;
+  const MeshShape& mesh_;
+  Propagation best_;
+  int best_sharded_ = 0;
+  bool found_ = false;
+};
+
+}  // namespace
+
+Rule Rule::Parse(std::string_view text) { return Parser(text).Run(); }
+
+std::string Rule::ToString() const {
+  const auto side = [&](const std::vector<FactorOfDim>& tensors) {
+    return absl::StrJoin(tensors, ", ", [&](std::string* out, const FactorOfDim& dims) {
+      absl::StrAppend(out, TensorToString(*this, dims));
+    });
+  };
+  std::string text = absl::StrCat(side(inputs), " -> ", side(outputs));
+  std::string whole;
+  for (const Factor& factor : factors) {
+    if (factor.whole) absl::StrAppend(&whole, " ", factor.name);
+  }
+  if (!whole.empty()) absl::StrAppend(&text, "; whole", whole);
+  for (uint32_t set : linear) {
+    absl::StrAppend(&text, "; linear");
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (((set >> i) & 1u) != 0) absl::StrAppend(&text, " ", i);
+    }
+  }
+  if (reduction != ReduceOp::kSum) {
+    absl::StrAppend(&text, "; reduce ", std::string(Name(reduction)));
+  }
+  return text;
+}
+
+Propagation Propagate(std::string_view op, const Rule& rule, std::span<const Layout> inputs,
+                      std::span<const Dims> output_shapes, const MovePrice& price) {
+  return Propagator(op, rule, inputs, output_shapes, price).Run();
+}
+
+}  // namespace shardmesh
