@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/fsdp/internal/unit_parameter.h"
+
+#include "absl/strings/str_cat.h"
+#include "shardmesh/base/check.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/internal/move.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh::fsdp::internal {
+namespace {
+
+// `shard_axis` becomes the innermost split of dim 0. A scalar has no dim to shard and stays
+// replicated.
+Layout ShardedLayout(const Layout& layout, int shard_axis) {
+  if (shard_axis < 0 || layout.global_shape().size() == 0) return layout;
+  return layout.With(shard_axis, Shard(0));
+}
+
+Layout PlacedLayout(const nn::Parameter& parameter, const DeviceMesh& mesh) {
+  if (!parameter.IsPlaced()) return Layout::Replicated(mesh.shape(), parameter.shape());
+  if (!(parameter.mesh() == mesh)) {
+    ThrowInvalid("FullyShard: parameter ", parameter.name(), " is on mesh ",
+                 parameter.mesh().ToString(), ", not on ", mesh.ToString());
+  }
+  return parameter.layout();
+}
+
+}  // namespace
+
+UnitParameter::UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, int shard_axis,
+                             const MixedPrecision& precision, StagingStats& staging)
+    : parameter_(std::move(parameter)),
+      mesh_(mesh),
+      param_dtype_(precision.param_dtype.value_or(parameter_.dtype())),
+      reduce_dtype_(precision.reduce_dtype.value_or(parameter_.dtype())),
+      staging_(staging),
+      gathered_(PlacedLayout(parameter_, mesh)) {
+  if (shard_axis >= 0 && !gathered_.placement(shard_axis).IsReplicate()) {
+    ThrowInvalid("FullyShard: parameter ", parameter_.name(), " with layout ", gathered_.ToString(),
+                 " is not replicated along axis ", mesh.shape().axis(shard_axis).name);
+  }
+  if (SizeOf(reduce_dtype_) < SizeOf(param_dtype_)) {
+    ThrowInvalid("FullyShard: reduce_dtype ", std::string(Name(reduce_dtype_)),
+                 " is narrower than param_dtype ", std::string(Name(param_dtype_)));
+  }
+  sharded_ = ShardedLayout(gathered_, shard_axis);
+  exchanges_ = !(sharded_ == gathered_) && mesh.shape().size(shard_axis) > 1;
+  parameter_.Place(mesh, sharded_);
+}
+
+void UnitParameter::Prepare(const std::string& unit_name, std::function<void()> on_grad_complete) {
+  unit_name_ = unit_name;
+  on_grad_complete_ = std::move(on_grad_complete);
+  if (exchanges_) {
+    const Plan plan = MakePlan(sharded_, gathered_, {.element_bytes = SizeOf(param_dtype_)});
+    SHARDMESH_CHECK(plan.steps.size() == 1 && plan.steps[0].kind == StepKind::kAllGather)
+        << plan.Explain();
+    gather_step_ = plan.steps[0];
+  }
+  MakeLeaf();
+}
+
+// Without a buffer of its own the gathered form is the shard itself.
+void UnitParameter::MakeLeaf() {
+  Tensor local = parameter_.data().local();
+  if (NeedsBuffer()) {
+    local = Tensor::Empty(mesh_.context(), gathered_.LocalShape(mesh_.coord()), param_dtype_,
+                          MemoryCategory::kUnshardedParameters);
+    local.storage()->Release(absl::StrCat("resharded by FullyShard unit ", unit_name_));
+  }
+  leaf_ = DTensor(mesh_, gathered_, local);
+  if (!parameter_.requires_grad()) return;
+  leaf_.SetRequiresGrad();
+  SetGradSink(leaf_, this, on_grad_complete_);
+}
+
+std::optional<AllGatherItem> UnitParameter::BeginGather() {
+  const Tensor shard = parameter_.data().local();
+  // The values may have been replaced since (loaded).
+  if (!NeedsBuffer() && leaf_.local().storage() != shard.storage()) MakeLeaf();
+  parameter_.set_active(leaf_);
+  gathered_version_ = shard.storage()->version();
+  if (!NeedsBuffer()) return std::nullopt;
+  leaf_.local().storage()->Refill();
+  ExecutionContext& context = mesh_.context();
+  if (!exchanges_) {
+    Tensor target = leaf_.local();
+    ops::Copy(context, shard, target);
+    staging_.cast_bytes += target.Bytes();
+    return std::nullopt;
+  }
+  Tensor source = shard;
+  if (param_dtype_ != parameter_.dtype()) {
+    cast_ = Tensor::Empty(context, shard.shape(), param_dtype_, MemoryCategory::kCommunication);
+    ops::Copy(context, shard, cast_);
+    staging_.cast_bytes += cast_.Bytes();
+    source = cast_;
+  }
+  return shardmesh::internal::GatherItem(mesh_, gather_step_, source, leaf_.local());
+}
+
+void UnitParameter::EndGather() { cast_ = Tensor(); }
+
+bool UnitParameter::IsStale() const {
+  return parameter_.data().local().storage()->version() != gathered_version_;
+}
+
+void UnitParameter::Release() {
+  if (!NeedsBuffer() || leaf_.local().storage()->IsReleased()) return;
+  leaf_.local().storage()->Release(absl::StrCat("resharded by FullyShard unit ", unit_name_));
+}
+
+// A first gradient may come in any layout that has the gathered boxes; those after it, in the same
+// one.
+bool UnitParameter::Accepts(const Layout& layout) const {
+  return buffer_ ? layout == buffer_layout_ : Fits(layout);
+}
+
+Layout UnitParameter::PreferredLayout() const { return buffer_ ? buffer_layout_ : gathered_; }
+
+GradSink::Target UnitParameter::Open(const Layout& layout) {
+  if (buffer_) return {buffer_, /*accumulate=*/true};
+  buffer_ = Tensor::Empty(mesh_.context(), layout.LocalShape(mesh_.coord()), reduce_dtype_,
+                          MemoryCategory::kUnshardedGradients);
+  buffer_layout_ = layout;
+  return {buffer_, /*accumulate=*/false};
+}
+
+Tensor UnitParameter::TakeGradient() { return std::exchange(buffer_, Tensor()); }
+
+void UnitParameter::Commit() {
+  if (!reduced_) return;
+  const DTensor& shard = parameter_.data();
+  ExecutionContext& context = mesh_.context();
+  if (shard.grad()) {
+    Tensor sum = shard.grad().local();
+    ops::Accumulate(context, reduced_, sum);
+    sum.storage()->BumpVersion();
+  } else {
+    DTensor handle = shard;
+    handle.SetGrad(DTensor(mesh_, sharded_, ops::Cast(context, reduced_, parameter_.dtype())));
+  }
+  reduced_ = Tensor();
+}
+
+void UnitParameter::DiscardGradients() {
+  buffer_ = Tensor();
+  reduced_ = Tensor();
+}
+
+}  // namespace shardmesh::fsdp::internal
