@@ -21,9 +21,9 @@ namespace shardmesh::fsdp {
 
 struct MixedPrecision {
   /// Parameters are gathered and used in this dtype; the shards stay in the parameter's own dtype.
-  std::optional<DType> param_dtype;
+  std::optional<DType> param_dtype = std::nullopt;
   /// Gradients are accumulated and reduced in this dtype; default: the parameter's own dtype.
-  std::optional<DType> reduce_dtype;
+  std::optional<DType> reduce_dtype = std::nullopt;
 };
 
 struct FullyShardOptions {
@@ -32,11 +32,11 @@ struct FullyShardOptions {
   std::string shard_axis = "dp";
   /// Axis along which shards are replicated (HSDP): gradients are all-reduced over it after the
   /// reduce-scatter. Empty, or an axis that the mesh lacks: none.
-  std::string replicate_axis;
-  MixedPrecision mixed_precision;
+  std::string replicate_axis = "";
+  MixedPrecision mixed_precision = {};
   /// Release the gathered parameters after forward and gather them again in backward. Default:
   /// true, but false for the root unit (the one whose module contains the others).
-  std::optional<bool> reshard_after_forward;
+  std::optional<bool> reshard_after_forward = std::nullopt;
 };
 
 /// Makes the parameters below `module` that belong to no unit yet one unit. Bottom-up: inner
