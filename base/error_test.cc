@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/base/error.h"
+
+#include <stdexcept>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+
+namespace shardmesh {
+namespace {
+
+TEST(Error, ThrowJoinsThePartsAndKeepsTheCode) {
+  try {
+    Throw(absl::StatusCode::kDeadlineExceeded, "rank ", 3, " waited ", 0.5, " s");
+    FAIL() << "did not throw";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(error.message(), "rank 3 waited 0.5 s");
+    EXPECT_STREQ(error.what(), "rank 3 waited 0.5 s");
+    EXPECT_EQ(error.ToStatus(), absl::DeadlineExceededError("rank 3 waited 0.5 s"));
+  }
+}
+
+TEST(Catch, GivesWhatWasThrownAsAStatus) {
+  EXPECT_TRUE(Catch([] {}).ok());
+  EXPECT_EQ(Catch([] { ThrowInvalid("axis ", 7); }), absl::InvalidArgumentError("axis 7"));
+  EXPECT_EQ(Catch([] { throw std::runtime_error("disk"); }), absl::InternalError("disk"));
+  EXPECT_EQ(Catch([] { throw 5; }).code(), absl::StatusCode::kInternal);
+}
+
+TEST(ThrowIfError, IsTheInverseOfCatch) {
+  const absl::Status status = absl::NotFoundError("no such file");
+  EXPECT_EQ(Catch([&] { ThrowIfError(status); }), status);
+  EXPECT_TRUE(Catch([] { ThrowIfError(absl::OkStatus()); }).ok());
+}
+
+}  // namespace
+}  // namespace shardmesh
