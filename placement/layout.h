@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mesh shape, placements (with split order) and global shape: everything needed to know every
+// rank's box.
+//
+//   MeshShape mesh = {{"dp", 2}, {"tp", 4}};
+//   Layout layout = Layout::Make(mesh, {Shard(0), Replicate()}, {512, 64});
+//   layout.LocalBox({1, 2});    // rows 256..512
+//   layout.ToString();          // "[512,64] [S(0), R] @ [dp=2, tp=4]"
+#ifndef SHARDMESH_PLACEMENT_LAYOUT_H_
+#define SHARDMESH_PLACEMENT_LAYOUT_H_
+
+#include <initializer_list>
+#include <iosfwd>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "shardmesh/base/dims.h"
+#include "shardmesh/mesh/mesh_shape.h"
+#include "shardmesh/placement/box.h"
+#include "shardmesh/placement/placement.h"
+
+namespace shardmesh {
+
+using Placements = absl::InlinedVector<Placement, 4>;
+/// Mesh axes in some order.
+using AxisList = absl::InlinedVector<int, 4>;
+
+/// An interned, immutable handle of one pointer: equal layouts are the same pointer. Copying is
+/// free; `==` and hash look at the pointer alone. Interned layouts live as long as the process.
+/// Thread-safe.
+class Layout {
+ public:
+  /// No layout; only `==`, bool and assignment are allowed.
+  Layout() = default;
+
+  /// A layout whose axes split each dim in mesh order. Negative shard dims count from the last.
+  ///
+  /// Errors: throws Error(kInvalidArgument), naming mesh, placements and shape, if the number of
+  /// placements is not the number of axes, a shard dim is out of range, an extent is negative, the
+  /// elements are too many for 64-bit counts of bytes, or Partial placements differ in op.
+  static Layout Make(const MeshShape& mesh, std::span<const Placement> placements,
+                     const Dims& global_shape);
+  static Layout Make(const MeshShape& mesh, std::initializer_list<Placement> placements,
+                     const Dims& global_shape);
+  /// `split_order` lists every sharding axis once; where several split one dim, the earlier is the
+  /// outer split. E.g. {1, 0}: axis 1 splits the whole dim, axis 0 splits each piece: FSDP applied
+  /// after TP.
+  static Layout Make(const MeshShape& mesh, std::span<const Placement> placements,
+                     const Dims& global_shape, std::span<const int> split_order);
+  static Layout Make(const MeshShape& mesh, std::initializer_list<Placement> placements,
+                     const Dims& global_shape, std::initializer_list<int> split_order);
+  static Layout Replicated(const MeshShape& mesh, const Dims& global_shape);
+
+  explicit operator bool() const { return data_ != nullptr; }
+  const MeshShape& mesh() const { return data_->mesh; }
+  const Dims& global_shape() const { return data_->shape; }
+  int num_axes() const { return static_cast<int>(data_->placements.size()); }
+  const Placements& placements() const { return data_->placements; }
+  const Placement& placement(int axis) const { return data_->placements[axis]; }
+  const Placement& placement(std::string_view axis) const { return placement(mesh().Index(axis)); }
+  /// The axes that split `dim`, outermost split first.
+  const AxisList& SplitAxes(int dim) const { return data_->splits[dim]; }
+  /// A split order with which Make gives this layout.
+  AxisList SplitOrder() const;
+  bool IsFullyReplicated() const { return data_->fully_replicated; }
+  bool HasPartial() const { return data_->has_partial; }
+
+  /// The box of the rank at `coord` (one value per axis): nested ceil-chunks in split order. An
+  /// axis that replicates or is Partial does not narrow it. In a dim where the rank holds nothing,
+  /// its box begins and ends at the end of the dim (so within another box it is found by Relative,
+  /// not by subtraction). This is the one function that every part of the library calls.
+  ///
+  /// Errors: throws Error(kInvalidArgument) if `coord` is not in the mesh.
+  Box LocalBox(std::span<const int> coord) const;
+  Box LocalBox(std::initializer_list<int> coord) const {
+    return LocalBox(std::span(coord.begin(), coord.size()));
+  }
+  Dims LocalShape(std::span<const int> coord) const { return LocalBox(coord).Extents(); }
+  Dims LocalShape(std::initializer_list<int> coord) const { return LocalBox(coord).Extents(); }
+  /// The extents of coordinate 0, which no rank exceeds in any dim.
+  Dims MaxLocalShape() const;
+
+  /// This layout with axis `axis` changed. A new Shard becomes the innermost split of its dim; the
+  /// other splits keep their order. An axis that already is `placement` keeps its place.
+  Layout With(int axis, Placement placement) const;
+  /// The same placements and split order over another shape of the same number of dims.
+  Layout WithShape(const Dims& global_shape) const;
+  /// Every Partial read as Replicate.
+  Layout PartialAsReplicate() const;
+
+  /// "[512,64] [S(0), R] @ [dp=2, tp=4]"; where axes split one dim in an order other than mesh
+  /// order, their position in that order shows: "[S(0)/1, S(0)/0]".
+  std::string ToString() const;
+  /// "[S(0), R]".
+  std::string PlacementsToString() const;
+
+  friend bool operator==(const Layout& a, const Layout& b) { return a.data_ == b.data_; }
+  template <typename H>
+  friend H AbslHashValue(H h, const Layout& layout) {
+    return H::combine(std::move(h), layout.data_);
+  }
+  const void* id() const { return data_; }
+
+ private:
+  struct Data {
+    MeshShape mesh;
+    Placements placements;
+    Dims shape;
+    std::vector<AxisList> splits;  // One list a dim.
+    bool fully_replicated = true;
+    bool has_partial = false;
+  };
+  friend class LayoutTable;
+  explicit Layout(const Data* data) : data_(data) {}
+
+  const Data* data_ = nullptr;
+};
+
+std::ostream& operator<<(std::ostream& out, const Layout& layout);
+
+}  // namespace shardmesh
+
+#endif  // SHARDMESH_PLACEMENT_LAYOUT_H_
