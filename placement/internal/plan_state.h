@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What each mesh axis does to a tensor, without mesh and shape: a node of the planner's search. One
+// byte an axis, so that a search over thousands of them neither allocates nor interns layouts that
+// no plan uses.
+#ifndef SHARDMESH_PLACEMENT_INTERNAL_PLAN_STATE_H_
+#define SHARDMESH_PLACEMENT_INTERNAL_PLAN_STATE_H_
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "shardmesh/base/dims.h"
+#include "shardmesh/base/reduce_op.h"
+#include "shardmesh/mesh/mesh_shape.h"
+#include "shardmesh/placement/layout.h"
+
+namespace shardmesh::internal {
+
+/// Immutable value type. An axis that shards knows its dim and its depth: how many splits of that
+/// dim lie outside it. Axes of size one are always Replicate here: no box depends on them.
+class PlanState {
+ public:
+  explicit PlanState(const Layout& layout);
+
+  /// The layout of this state: axes of size one replicate.
+  Layout ToLayout(const MeshShape& mesh, const Dims& shape) const;
+  Placement placement(int axis) const;
+
+  bool IsReplicate(int axis) const { return codes_[axis] == kReplicate; }
+  bool IsPartial(int axis) const { return codes_[axis] != kReplicate && codes_[axis] < kShard; }
+  bool IsShard(int axis) const { return codes_[axis] >= kShard; }
+  bool IsShard(int axis, int dim) const { return IsShard(axis) && ShardDim(axis) == dim; }
+  int ShardDim(int axis) const { return (codes_[axis] - kShard) / kDepths; }
+  int Depth(int axis) const { return (codes_[axis] - kShard) % kDepths; }
+  ReduceOp PartialOp(int axis) const { return static_cast<ReduceOp>(codes_[axis] - kPartial); }
+  /// Number of axes that split `dim`.
+  int NumSplits(int dim) const;
+  /// True if `axis` shards and no split of its dim lies inside it.
+  bool IsInnermost(int axis) const;
+
+  /// `axis` becomes Replicate; the other splits keep their order.
+  PlanState WithReplicate(int axis) const;
+  /// `axis` becomes the innermost split of `dim`, whatever it was.
+  PlanState WithShard(int axis, int dim) const;
+  /// `axis`, which replicates, becomes Partial.
+  PlanState WithPartial(int axis, ReduceOp op) const;
+
+  friend bool operator==(const PlanState&, const PlanState&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const PlanState& state) {
+    return H::combine(std::move(h), state.codes_);
+  }
+
+ private:
+  static constexpr int kReplicate = 0;
+  static constexpr int kPartial = 1;  // 1..4, one an op.
+  static constexpr int kShard = 8;    // 8 + dim * kDepths + depth.
+  static constexpr int kDepths = 8;
+  static_assert(MeshShape::kMaxAxes <= kDepths && kShard + Dims::kMaxRank * kDepths <= 256);
+
+  std::array<uint8_t, MeshShape::kMaxAxes> codes_{};
+};
+
+/// The axes along which data must move to turn `from` into `to`, in mesh order: those whose
+/// placement changes, and those that split a dim inside a split that changes (their pieces are cut
+/// from other wholes). The group of these axes holds all that its members need.
+AxisList ChangedAxes(const PlanState& from, const PlanState& to);
+
+}  // namespace shardmesh::internal
+
+#endif  // SHARDMESH_PLACEMENT_INTERNAL_PLAN_STATE_H_
