@@ -52,6 +52,15 @@ std::string_view Name(UnaryOp op);
 std::string_view Name(BinaryOp op);
 std::string_view Name(CompareOp op);
 
+/// Which of x and y = f(x) the backward of `op` is computed from (at most one).
+constexpr bool BackwardReadsInput(UnaryOp op) {
+  return op == UnaryOp::kAbs || op == UnaryOp::kLog || op == UnaryOp::kSilu ||
+         op == UnaryOp::kSquare || op == UnaryOp::kSin || op == UnaryOp::kCos;
+}
+constexpr bool BackwardReadsOutput(UnaryOp op) {
+  return op != UnaryOp::kNeg && !BackwardReadsInput(op);
+}
+
 /// Which elements of a conceptual global tensor a local one holds; random numbers are a function of
 /// the global index.
 struct RandomBox {
@@ -72,14 +81,15 @@ struct AdamWOptions {
 using Context = ExecutionContext;
 
 struct KernelTable {
-  // ---- pointwise (pointwise_cpu.cc)
-  // -------------------------------------------------------------------------------
+  // ---- pointwise (pointwise_cpu.cc) -------------------------------------------------------------
   void (*fill)(Context&, double value, Tensor& out);
   /// Any strides and any pair of dtypes: conversion as in C++, floats to integers towards zero, to
   /// bool as != 0.
   void (*copy)(Context&, const Tensor& x, Tensor& out);
   void (*unary)(Context&, UnaryOp, const Tensor& x, Tensor& out);
-  /// out = grad * f'(x), where y = f(x). All of one shape and dtype.
+  /// out = grad * f'(x), where y = f(x). All of one shape and dtype; what BackwardReadsInput and
+  /// BackwardReadsOutput do not name is not read and may be no tensor. The derivatives of abs and
+  /// relu at 0 are 0.
   void (*unary_backward)(Context&, UnaryOp, const Tensor& grad, const Tensor& x, const Tensor& y,
                          Tensor& out);
   /// a and b already expanded to out's shape. Maximum and minimum propagate NaN.
@@ -97,8 +107,7 @@ struct KernelTable {
   void (*silu_mul_backward)(Context&, const Tensor& grad, const Tensor& gate, const Tensor& up,
                             Tensor& dgate, Tensor& dup);
 
-  // ---- reductions (reduce_cpu.cc)
-  // ---------------------------------------------------------------------------------
+  // ---- reductions (reduce_cpu.cc) ---------------------------------------------------------------
   /// out has x's rank; where out's extent is 1 and x's is not (or `reduced` bit d is set), dim d is
   /// reduced. Max and min propagate NaN; of nothing they are -inf / +inf (lowest / highest
   /// integer). out's dtype may be wider than x's.
@@ -106,16 +115,14 @@ struct KernelTable {
   /// out is f64 and has one element.
   void (*sum_of_squares)(Context&, const Tensor& x, Tensor& out);
 
-  // ---- matrix product (matmul_cpu.cc)
-  // -----------------------------------------------------------------------------
+  // ---- matrix product (matmul_cpu.cc) -----------------------------------------------------------
   /// out[.., m, n] (+)= sum_k a[.., m, k] b[.., k, n]; batch dims of a and b already expanded to
   /// out's. Any strides; row- and column-major operands are not copied. Dtypes of a and b equal;
   /// out the same, or f32 for bf16 and f16. With k == 0, out is zero (or, if accumulating,
   /// unchanged).
   void (*matmul)(Context&, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out);
 
-  // ---- rows: softmax and norms over the last dim (rows_cpu.cc)
-  // ------------------------------------------------------
+  // ---- rows: softmax and norms over the last dim (rows_cpu.cc) ----------------------------------
   void (*softmax)(Context&, const Tensor& x, bool log, Tensor& out);
   void (*softmax_backward)(Context&, const Tensor& grad, const Tensor& y, bool log, Tensor& out);
   /// y = x / sqrt(mean(x^2) + eps) * w. inv_rms has x's shape without the last dim, dtype
@@ -132,8 +139,7 @@ struct KernelTable {
                               const Tensor& mean, const Tensor& inv_std, Tensor& dx,
                               bool accumulate, Tensor& dw, Tensor& db);
 
-  // ---- lookups and losses (lookup_cpu.cc)
-  // -----------------------------------------------------------------------------
+  // ---- lookups and losses (lookup_cpu.cc) -------------------------------------------------------
   /// The first index (row-major) outside [low, high) and not equal to `ignored`, if any. ids i64 or
   /// i32.
   std::optional<int64_t> (*find_out_of_range)(Context&, const Tensor& ids, int64_t low,
@@ -156,8 +162,7 @@ struct KernelTable {
                                  int64_t first_class, const Tensor& log_sum_exp,
                                  const Tensor& scale, int64_t ignore_index, Tensor& dx);
 
-  // ---- attention (attention_cpu.cc)
-  // -------------------------------------------------------------------------------------
+  // ---- attention (attention_cpu.cc) -------------------------------------------------------------
   /// x[batch, heads, seq, d]; cos, sin [seq, d/2] in Accumulator dtype. Pairs are (i, i + d/2):
   /// out_i = x_i cos - x_j sin, out_j = x_j cos + x_i sin; `inverse` rotates back (the backward).
   void (*rotary)(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse,
@@ -171,8 +176,7 @@ struct KernelTable {
                              const Tensor& v, const Tensor& out, const Tensor& log_sum_exp,
                              bool causal, double scale, Tensor& dq, Tensor& dk, Tensor& dv);
 
-  // ---- random numbers (random_cpu.cc)
-  // -----------------------------------------------------------------------------------
+  // ---- random numbers (random_cpu.cc) -----------------------------------------------------------
   /// Uniform in [low, high), or normal. out floating, any box of the global tensor: same bits
   /// whatever the box.
   void (*random_uniform)(Context&, RandomKey, const RandomBox&, double low, double high,
@@ -182,8 +186,7 @@ struct KernelTable {
   /// out = keep ? x / (1 - p) : 0, keep with probability 1 - p.
   void (*dropout)(Context&, RandomKey, const RandomBox&, const Tensor& x, double p, Tensor& out);
 
-  // ---- optimizer steps (optimizer_cpu.cc)
-  // -------------------------------------------------------------------------------
+  // ---- optimizer steps (optimizer_cpu.cc) -------------------------------------------------------
   /// In place, elementwise, contiguous operands of one shape. p, m, v in one dtype (f32 or f64),
   /// grad any floating. p -= lr * weight_decay * p; then Adam with bias correction, eps added after
   /// the square root.

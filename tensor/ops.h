@@ -21,8 +21,7 @@
 
 namespace shardmesh::ops {
 
-// ---- creation and copies
-// ----------------------------------------------------------------------------------------------
+// ---- creation and copies ------------------------------------------------------------------------
 Tensor Full(Context&, const Dims& shape, DType, double value);
 Tensor Zeros(Context&, const Dims& shape, DType);
 void Fill(Context&, Tensor& out, double value);
@@ -37,8 +36,7 @@ Tensor Cast(Context&, const Tensor& x, DType);
 /// A view where strides allow, else a view of a contiguous copy. One extent may be -1.
 Tensor Reshape(Context&, const Tensor& x, const Dims& shape);
 
-// ---- pointwise
-// --------------------------------------------------------------------------------------------------------
+// ---- pointwise ----------------------------------------------------------------------------------
 Tensor Unary(Context&, UnaryOp, const Tensor& x);
 Tensor UnaryBackward(Context&, UnaryOp, const Tensor& grad, const Tensor& x, const Tensor& y);
 Tensor Binary(Context&, BinaryOp, const Tensor& a, const Tensor& b);
@@ -54,23 +52,20 @@ Tensor SiluMul(Context&, const Tensor& gate, const Tensor& up);
 std::pair<Tensor, Tensor> SiluMulBackward(Context&, const Tensor& grad, const Tensor& gate,
                                           const Tensor& up);
 
-// ---- reductions
-// ---------------------------------------------------------------------------------------------------------
+// ---- reductions ---------------------------------------------------------------------------------
 /// Over `dims` (all, if empty). Max and min of no elements at all give the identity.
 Tensor Reduce(Context&, ReduceOp, const Tensor& x, std::span<const int> dims, bool keepdim);
 /// f64, 0-d.
 Tensor SumOfSquares(Context&, const Tensor& x);
 
-// ---- matrix product
-// -------------------------------------------------------------------------------------------------------
+// ---- matrix product -----------------------------------------------------------------------------
 /// a[.., m, k] b[.., k, n] with broadcast batch dims. `out_dtype` may be f32 for bf16 operands.
 Tensor MatMul(Context&, const Tensor& a, const Tensor& b,
               std::optional<DType> out_dtype = std::nullopt);
 /// Into a given tensor; with `accumulate` adds to it.
 void MatMulInto(Context&, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out);
 
-// ---- rows
-// -----------------------------------------------------------------------------------------------------------------
+// ---- rows ---------------------------------------------------------------------------------------
 Tensor Softmax(Context&, const Tensor& x, int dim, bool log = false);
 Tensor SoftmaxBackward(Context&, const Tensor& grad, const Tensor& y, int dim, bool log = false);
 
@@ -86,8 +81,7 @@ void LayerNormBackward(Context&, const Tensor& grad, const Tensor& x, const Tens
                        const Tensor& mean, const Tensor& inv_std, Tensor& dx, bool accumulate,
                        Tensor& dw, Tensor& db);
 
-// ---- lookups and losses
-// -----------------------------------------------------------------------------------------------------
+// ---- lookups and losses -------------------------------------------------------------------------
 /// Throws Error(kOutOfRange) naming `op`, the first bad index and the range [low, high).
 void CheckIndices(Context&, const char* op, const Tensor& ids, int64_t low, int64_t high,
                   std::optional<int64_t> ignored = std::nullopt);
@@ -102,8 +96,7 @@ CrossEntropyTermsResult CrossEntropyTerms(Context&, const Tensor& x, const Tenso
 Tensor CrossEntropyBackward(Context&, const Tensor& x, const Tensor& targets, int64_t first_class,
                             const Tensor& log_sum_exp, const Tensor& scale, int64_t ignore_index);
 
-// ---- attention
-// ----------------------------------------------------------------------------------------------------------------
+// ---- attention ----------------------------------------------------------------------------------
 Tensor Rotary(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse);
 struct AttentionResult {
   Tensor out,
@@ -118,14 +111,12 @@ AttentionGradients AttentionBackward(Context&, const Tensor& grad, const Tensor&
                                      const Tensor& v, const Tensor& out, const Tensor& log_sum_exp,
                                      bool causal, double scale);
 
-// ---- random numbers
-// -------------------------------------------------------------------------------------------------------------
+// ---- random numbers -----------------------------------------------------------------------------
 void RandomUniform(Context&, RandomKey, const RandomBox&, double low, double high, Tensor& out);
 void RandomNormal(Context&, RandomKey, const RandomBox&, double mean, double stddev, Tensor& out);
 Tensor Dropout(Context&, RandomKey, const RandomBox&, const Tensor& x, double p);
 
-// ---- concatenation
-// ----------------------------------------------------------------------------------------------------------------
+// ---- concatenation ------------------------------------------------------------------------------
 Tensor Concat(Context&, std::span<const Tensor> parts, int dim);
 /// Views.
 std::vector<Tensor> Split(const Tensor& x, std::span<const int64_t> sizes, int dim);

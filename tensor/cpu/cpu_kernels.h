@@ -9,7 +9,9 @@
 
 namespace shardmesh {
 
+void FillCopyKernels(KernelTable& table);
 void FillPointwiseKernels(KernelTable& table);
+void FillBinaryKernels(KernelTable& table);
 void FillReduceKernels(KernelTable& table);
 void FillMatmulKernels(KernelTable& table);
 void FillRowsKernels(KernelTable& table);

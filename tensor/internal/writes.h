@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ops check before they write into a given tensor, or write a given number.
+#ifndef SHARDMESH_TENSOR_INTERNAL_WRITES_H_
+#define SHARDMESH_TENSOR_INTERNAL_WRITES_H_
+
+#include "shardmesh/tensor/tensor.h"
+
+namespace shardmesh::internal {
+
+/// Throws Error(kInvalidArgument) if `out` repeats elements (was expanded): each must be written
+/// once.
+void RequireWritable(const char* op, const Tensor& out);
+
+/// Throws Error(kInvalidArgument) if `value` is not a value of the integer dtype: 0.5 of an i64,
+/// 2 of a bool. Floating-point dtypes take every number.
+void RequireRepresentable(const char* op, DType dtype, double value);
+
+/// Whether a write to `out` may change an element of `x` other than the one at the same index.
+bool MayOverlap(const Tensor& out, const Tensor& x);
+
+}  // namespace shardmesh::internal
+
+#endif  // SHARDMESH_TENSOR_INTERNAL_WRITES_H_
