@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstdio>
 #include <limits>
 
 #include "shardmesh/tensor/dtype.h"
@@ -104,12 +104,20 @@ std::vector<double> Values(const Tensor& x) {
   return values;
 }
 
-std::string Bits(const Tensor& x) {
-  std::string bits;
+uint64_t HashOfBits(const Tensor& x) {
+  uint64_t hash = 0xcbf29ce484222325;
   const int64_t size = SizeOf(x.dtype());
-  const char* data = static_cast<const char*>(x.raw_data());
-  ForEachOffset(x, [&](int64_t offset) { bits.append(data + offset * size, size); });
-  return bits;
+  const auto* data = static_cast<const uint8_t*>(x.raw_data());
+  ForEachOffset(x, [&](int64_t offset) {
+    for (int64_t i = 0; i < size; ++i) hash = (hash ^ data[offset * size + i]) * 0x100000001b3;
+  });
+  return hash;
+}
+
+std::string Bits(const Tensor& x) {
+  char text[20];
+  std::snprintf(text, sizeof(text), "%016llx ", static_cast<unsigned long long>(HashOfBits(x)));
+  return text;
 }
 
 double WorstRelative(const std::vector<double>& actual, const std::vector<double>& expected) {

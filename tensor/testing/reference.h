@@ -31,7 +31,9 @@ Tensor InMemoryOrder(ExecutionContext& context, const Tensor& x, std::vector<int
 
 /// The elements of x as double, in row-major order.
 std::vector<double> Values(const Tensor& x);
-/// The bytes of the elements in row-major order: equal bits, NaN included.
+/// FNV-1a over the bytes of the elements in row-major order; equal for equal bits, NaN included.
+uint64_t HashOfBits(const Tensor& x);
+/// The same as text, so that several can be joined.
 std::string Bits(const Tensor& x);
 
 /// The largest difference over the largest magnitude in `expected`; infinity if sizes differ or a
