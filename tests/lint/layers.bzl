@@ -10,19 +10,19 @@ lie in the layers that the table gives it and in nothing else of this workspace
 # empty while the folder has no BUILD.bazel. `may_use`: all layers that its
 # transitive dependencies may be in; a full label allows this one target.
 LAYERS = [
-    struct(name = "base", targets = [], may_use = []),
-    struct(name = "tensor", targets = [], may_use = ["base"]),
-    struct(name = "comm", targets = [], may_use = ["base", "tensor"]),
-    struct(name = "mesh", targets = [], may_use = ["base", "tensor", "comm"]),
+    struct(name = "base", targets = ["//base"], may_use = []),
+    struct(name = "tensor", targets = ["//tensor"], may_use = ["base"]),
+    struct(name = "comm", targets = ["//comm"], may_use = ["base", "tensor"]),
+    struct(name = "mesh", targets = ["//mesh"], may_use = ["base", "tensor", "comm"]),
     # Planning for a large mesh needs its shape, never a communicator or a tensor.
-    struct(name = "placement", targets = [], may_use = ["base", "//mesh:mesh_shape"]),
-    struct(name = "dtensor", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement"]),
-    struct(name = "checkpoint", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor"]),
-    # nn and optim do not know each other, nor do fsdp and tp.
-    struct(name = "nn", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint"]),
-    struct(name = "optim", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint"]),
-    struct(name = "fsdp", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
-    struct(name = "tp", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
+    struct(name = "placement", targets = ["//placement"], may_use = ["base", "//mesh:mesh_shape"]),
+    struct(name = "dtensor", targets = ["//dtensor"], may_use = ["base", "tensor", "comm", "mesh", "placement"]),
+    struct(name = "checkpoint", targets = ["//checkpoint"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor"]),
+    # optim knows parameters but no modules; fsdp and tp do not know each other.
+    struct(name = "nn", targets = ["//nn"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint"]),
+    struct(name = "optim", targets = ["//optim"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "//nn:parameter"]),
+    struct(name = "fsdp", targets = ["//fsdp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
+    struct(name = "tp", targets = ["//tp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
     struct(name = "examples", targets = [], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim", "fsdp", "tp"]),
 ]
 

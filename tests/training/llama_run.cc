@@ -20,16 +20,6 @@
 namespace shardmesh::testing {
 namespace {
 
-void Parallelize(nn::Llama& model, const DeviceMesh& mesh, const LlamaRunOptions& options) {
-  if (mesh.shape().Has("tp")) {
-    tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(options.sequence_parallel));
-  }
-  fsdp::FullyShardOptions fsdp_options{.shard_axis = "dp", .replicate_axis = "dp_replicate"};
-  if (options.bf16) fsdp_options.mixed_precision.param_dtype = DType::kBF16;
-  for (nn::LlamaBlock& block : model.Blocks()) fsdp::FullyShard(block, mesh, fsdp_options);
-  fsdp::FullyShard(model, mesh, fsdp_options);
-}
-
 void MakeValues(nn::Llama& model, const LlamaRunOptions& options) {
   if (options.weights.empty()) {
     model.Initialize(options.seed);
@@ -59,7 +49,7 @@ NamedValues FullGradients(const nn::Llama& model) {
 LlamaRun RunOnRank(Communicator& world, const LlamaRunOptions& options) {
   DeviceMesh mesh = DeviceMesh::Create(world, options.mesh);
   nn::Llama model(options.config, {.device = Device::Meta(), .dtype = options.dtype});
-  Parallelize(model, mesh, options);
+  ParallelizeLlama(model, mesh, options);
   MakeValues(model, options);
   optim::AdamW optimizer(model.Parameters(), {.lr = options.lr(0),
                                               .beta1 = options.beta1,
@@ -102,6 +92,16 @@ std::string Difference(const LlamaRun& a, const LlamaRun& b) {
 }
 
 }  // namespace
+
+void ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh, const LlamaRunOptions& options) {
+  if (mesh.shape().Has("tp")) {
+    tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(options.sequence_parallel));
+  }
+  fsdp::FullyShardOptions fsdp_options{.shard_axis = "dp", .replicate_axis = "dp_replicate"};
+  if (options.bf16) fsdp_options.mixed_precision.param_dtype = DType::kBF16;
+  for (nn::LlamaBlock& block : model.Blocks()) fsdp::FullyShard(block, mesh, fsdp_options);
+  fsdp::FullyShard(model, mesh, fsdp_options);
+}
 
 DTensor ShardedTokens(const DeviceMesh& mesh, int64_t rows, int64_t length,
                       const std::vector<int64_t>& values) {

@@ -56,6 +56,10 @@ struct LlamaRun {
 /// bit is an error.
 absl::StatusOr<LlamaRun> RunLlama(const LlamaRunOptions& options);
 
+/// Applies tensor parallelism (if the mesh has an axis tp) and FullyShard to every block and the
+/// root.
+void ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh, const LlamaRunOptions& options);
+
 /// A token tensor whose rows are sharded over the data-parallel axes of `mesh`.
 DTensor ShardedTokens(const DeviceMesh& mesh, int64_t rows, int64_t length,
                       const std::vector<int64_t>& values);
