@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an observer learns of a collective that its rank posts.
+#ifndef SHARDMESH_COMM_COLLECTIVE_EVENT_H_
+#define SHARDMESH_COMM_COLLECTIVE_EVENT_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace shardmesh {
+
+struct CollectiveEvent {
+  std::string_view group;  ///< The communicator's name: the mesh axis, or merged axes "a+b".
+  int group_size;
+  std::string_view
+      kind;             ///< all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier.
+  std::string_view op;  ///< Who asked.
+  /// Sent by this rank, in the dtype on the wire, boxes and not padding, for p members: all-gather
+  /// (p - 1) x own source; reduce-scatter all sources but the own; all-reduce both, with the
+  /// flattened elements in ceil-chunks; all-to-all what leaves; broadcast (p - 1) x the tensors on
+  /// the root, 0 elsewhere. A batch is one event.
+  int64_t bytes_sent;
+};
+
+class CollectiveObserver {
+ public:
+  virtual ~CollectiveObserver() = default;
+  virtual void OnCollective(const CollectiveEvent& event) = 0;
+};
+
+}  // namespace shardmesh
+
+#endif  // SHARDMESH_COMM_COLLECTIVE_EVENT_H_

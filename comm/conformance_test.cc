@@ -1,0 +1,766 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every backend must compute, against the definition: values, whatever the world size, counts,
+// dtypes, strides and timing. Failures are in failure_test.cc, what a communicator does before it
+// reaches a backend in communicator_test.cc.
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/comm/communicator.h"
+#include "shardmesh/comm/testing/sample_tensors.h"
+#include "shardmesh/comm/testing/world_under_test.h"
+
+namespace shardmesh {
+namespace {
+
+using testing::EmptyOf;
+using testing::Form;
+using testing::kForms;
+using testing::Mix;
+using testing::RunWorld;
+using testing::Sample;
+using testing::SampleTensor;
+using testing::WorldSizes;
+
+// One run on each world size.
+void OnEveryWorld(absl::FunctionRef<void(Communicator&)> fn) {
+  for (const int size : WorldSizes()) {
+    EXPECT_EQ(RunWorld(size, fn), absl::OkStatus()) << size << " ranks";
+  }
+}
+
+// Bitwise, so that NaN equals NaN and -0 differs from 0.
+template <typename T>
+bool SameBits(T a, T b) {
+  return std::memcmp(&a, &b, sizeof(T)) == 0;
+}
+
+template <typename T>
+void ExpectElements(const Tensor& tensor, absl::FunctionRef<T(int64_t)> expected,
+                    const std::string& what) {
+  int64_t wrong = 0;
+  testing::ForEach<T>(tensor, [&](int64_t i, const T& value) {
+    if (SameBits(value, expected(i)) || wrong++ > 0) return;
+    ADD_FAILURE() << what << ": element " << i << " is " << static_cast<Accumulator<T>>(value)
+                  << ", expected " << static_cast<Accumulator<T>>(expected(i));
+  });
+  EXPECT_EQ(wrong, 0) << what;
+}
+
+// The definition of a reduction: in rank order, in the accumulator's type, rounded once.
+template <typename T, typename SourceOf>
+T Reduced(ReduceOp op, int size, const SourceOf& source_of) {
+  using A = Accumulator<T>;
+  A result = static_cast<A>(source_of(0));
+  for (int m = 1; m < size; ++m) {
+    const A next = static_cast<A>(source_of(m));
+    switch (op) {
+      case ReduceOp::kSum:
+        result += next;
+        break;
+      case ReduceOp::kProduct:
+        result *= next;
+        break;
+      case ReduceOp::kMin:
+        result = std::isnan(double(result)) ? result : !(next > result) ? next : result;
+        break;
+      case ReduceOp::kMax:
+        result = std::isnan(double(result)) ? result : !(next < result) ? next : result;
+        break;
+    }
+  }
+  return static_cast<T>(result);
+}
+
+constexpr DType kAllDTypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
+                                DType::kI32, DType::kI64, DType::kBool};
+constexpr ReduceOp kReductions[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                    ReduceOp::kProduct};
+
+// Around the world size, and large enough to be cut into parts of odd length.
+std::vector<int64_t> Counts(int p) { return {0, 1, p - 1, p, p + 1, 20011}; }
+
+uint64_t SeedOf(int rank, int item) { return 1000 * item + rank; }
+
+// An uneven, rank-dependent extent, zero for some.
+int64_t UnevenExtent(int rank) { return (rank * 7 + 3) % 5; }
+
+// ---- One collective each, all dtypes and counts
+// ------------------------------------------------------------------------
+
+template <typename T>
+void TestAllGather(Communicator& world, int64_t count) {
+  ExecutionContext& context = world.context();
+  AllGatherItem item = {
+      SampleTensor<T>(context, Form::kContiguous, {count}, SeedOf(world.rank(), 0)), {}};
+  for (int m = 0; m < world.size(); ++m)
+    item.targets.push_back(Tensor::Empty(context, {count}, kDTypeOf<T>));
+  world.AllGather({item}, "test").Wait();
+  for (int m = 0; m < world.size(); ++m) {
+    ExpectElements<T>(
+        item.targets[m], [&](int64_t i) { return Sample<T>(SeedOf(m, 0), i); }, "all-gather");
+  }
+}
+
+TEST(AllGather, GivesEveryMembersSourceInEveryDTypeAndCount) {
+  OnEveryWorld([](Communicator& world) {
+    for (const DType dtype : kAllDTypes) {
+      for (const int64_t count : Counts(world.size())) {
+        VisitDType(dtype, [&]<typename T>() { TestAllGather<T>(world, count); });
+      }
+    }
+  });
+}
+
+template <typename T>
+void TestReduceScatter(Communicator& world, ReduceOp op, int64_t count) {
+  ExecutionContext& context = world.context();
+  ReduceScatterItem item = {{}, Tensor::Empty(context, {count}, kDTypeOf<T>)};
+  for (int m = 0; m < world.size(); ++m) {
+    item.sources.push_back(
+        SampleTensor<T>(context, Form::kContiguous, {count}, SeedOf(world.rank(), m)));
+  }
+  world.ReduceScatter({item}, op, "test").Wait();
+  ExpectElements<T>(
+      item.target,
+      [&](int64_t i) {
+        return Reduced<T>(op, world.size(),
+                          [&](int m) { return Sample<T>(SeedOf(m, world.rank()), i); });
+      },
+      "reduce-scatter");
+}
+
+template <typename T>
+void TestAllReduce(Communicator& world, ReduceOp op, int64_t count, bool in_place) {
+  const Tensor source =
+      SampleTensor<T>(world.context(), Form::kContiguous, {count}, SeedOf(world.rank(), 0));
+  const Tensor target = in_place ? source : Tensor::Empty(world.context(), {count}, kDTypeOf<T>);
+  world.AllReduce({{source, target}}, op, "test").Wait();
+  ExpectElements<T>(
+      target,
+      [&](int64_t i) {
+        return Reduced<T>(op, world.size(), [&](int m) { return Sample<T>(SeedOf(m, 0), i); });
+      },
+      in_place ? "all-reduce in place" : "all-reduce");
+}
+
+TEST(Reduction, IsInRankOrderInEveryDTypeReductionAndCount) {
+  OnEveryWorld([](Communicator& world) {
+    for (const DType dtype : kAllDTypes) {
+      if (dtype == DType::kBool) continue;
+      for (const ReduceOp op : kReductions) {
+        for (const int64_t count : Counts(world.size())) {
+          if (count > 100 && op != ReduceOp::kSum && dtype != DType::kF32) continue;
+          VisitDType(dtype, [&]<typename T>() {
+            if constexpr (!std::is_same_v<T, bool>) {
+              TestReduceScatter<T>(world, op, count);
+              TestAllReduce<T>(world, op, count, /*in_place=*/false);
+              TestAllReduce<T>(world, op, count, /*in_place=*/true);
+            }
+          });
+        }
+      }
+    }
+  });
+}
+
+template <typename T>
+void TestAllToAll(Communicator& world, int64_t count) {
+  ExecutionContext& context = world.context();
+  AllToAllItem item;
+  for (int m = 0; m < world.size(); ++m) {
+    item.sends.push_back(
+        SampleTensor<T>(context, Form::kContiguous, {count}, SeedOf(world.rank(), m)));
+    item.receives.push_back(Tensor::Empty(context, {count}, kDTypeOf<T>));
+  }
+  world.AllToAll({item}, "test").Wait();
+  for (int m = 0; m < world.size(); ++m) {
+    ExpectElements<T>(
+        item.receives[m], [&](int64_t i) { return Sample<T>(SeedOf(m, world.rank()), i); },
+        "all-to-all");
+  }
+}
+
+TEST(AllToAll, GivesEveryPairItsTensorInEveryDTypeAndCount) {
+  OnEveryWorld([](Communicator& world) {
+    for (const DType dtype : kAllDTypes) {
+      for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{5003}}) {
+        VisitDType(dtype, [&]<typename T>() { TestAllToAll<T>(world, count); });
+      }
+    }
+  });
+}
+
+TEST(Broadcast, GivesTheRootsTensorsFromEveryRoot) {
+  OnEveryWorld([](Communicator& world) {
+    for (int root = 0; root < world.size(); ++root) {
+      for (const int64_t count : Counts(world.size())) {
+        const Tensor a = SampleTensor<float>(world.context(), Form::kContiguous, {count},
+                                             SeedOf(world.rank(), root));
+        const Tensor b = SampleTensor<int64_t>(world.context(), Form::kColumns, {3, 2},
+                                               SeedOf(world.rank(), root));
+        world.Broadcast({a, b}, root, "test").Wait();
+        ExpectElements<float>(
+            a, [&](int64_t i) { return Sample<float>(SeedOf(root, root), i); }, "broadcast");
+        ExpectElements<int64_t>(
+            b, [&](int64_t i) { return Sample<int64_t>(SeedOf(root, root), i); }, "broadcast");
+      }
+    }
+  });
+}
+
+// ---- Uneven counts, strides, batches
+// -----------------------------------------------------------------------------------
+
+TEST(AllGather, TakesUnevenAndStridedTensorsInBatches) {
+  OnEveryWorld([](Communicator& world) {
+    for (const Form source_form : kForms) {
+      for (const Form target_form : kForms) {
+        std::vector<AllGatherItem> batch(3);
+        for (int i = 0; i < 3; ++i) {
+          const auto shape_of = [i](int m) { return Dims({UnevenExtent(m + i), 3, 17}); };
+          batch[i].source = SampleTensor<float>(world.context(), source_form,
+                                                shape_of(world.rank()), SeedOf(world.rank(), i));
+          for (int m = 0; m < world.size(); ++m) {
+            batch[i].targets.push_back(
+                EmptyOf(world.context(), target_form, shape_of(m), DType::kF32));
+          }
+        }
+        world.AllGather(batch, "test").Wait();
+        for (int i = 0; i < 3; ++i) {
+          for (int m = 0; m < world.size(); ++m) {
+            ExpectElements<float>(
+                batch[i].targets[m], [&](int64_t k) { return Sample<float>(SeedOf(m, i), k); },
+                "uneven all-gather");
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(AllGather, InPlaceIntoViewsOfOneTensor) {
+  OnEveryWorld([](Communicator& world) {
+    // Large, and columns of one matrix: how S(1) is gathered.
+    const int64_t width = 37;
+    const Tensor whole = Tensor::Empty(world.context(), {211, width * world.size()}, DType::kF32);
+    AllGatherItem item;
+    for (int m = 0; m < world.size(); ++m)
+      item.targets.push_back(whole.Narrow(1, m * width, width));
+    item.source = item.targets[world.rank()];
+    testing::FillWithSamples<float>(item.source, SeedOf(world.rank(), 0));
+    world.AllGather({item}, "test").Wait();
+    for (int m = 0; m < world.size(); ++m) {
+      ExpectElements<float>(
+          item.targets[m], [&](int64_t i) { return Sample<float>(SeedOf(m, 0), i); }, "in place");
+    }
+  });
+}
+
+TEST(ReduceScatter, TakesUnevenAndStridedTensorsInBatches) {
+  OnEveryWorld([](Communicator& world) {
+    for (const Form source_form : kForms) {
+      for (const Form target_form : kForms) {
+        std::vector<ReduceScatterItem> batch(2);
+        const auto shape_of = [](int m, int i) { return Dims({5, UnevenExtent(m + i), 7}); };
+        for (int i = 0; i < 2; ++i) {
+          for (int m = 0; m < world.size(); ++m) {
+            batch[i].sources.push_back(SampleTensor<BFloat16>(
+                world.context(), source_form, shape_of(m, i), SeedOf(world.rank(), 20 * i + m)));
+          }
+          batch[i].target =
+              EmptyOf(world.context(), target_form, shape_of(world.rank(), i), DType::kBF16);
+        }
+        world.ReduceScatter(batch, ReduceOp::kSum, "test").Wait();
+        for (int i = 0; i < 2; ++i) {
+          ExpectElements<BFloat16>(
+              batch[i].target,
+              [&](int64_t k) {
+                return Reduced<BFloat16>(ReduceOp::kSum, world.size(), [&](int m) {
+                  return Sample<BFloat16>(SeedOf(m, 20 * i + world.rank()), k);
+                });
+              },
+              "uneven reduce-scatter");
+        }
+      }
+    }
+  });
+}
+
+TEST(ReduceScatter, TargetMayBeTheOwnPartOfTheSources) {
+  OnEveryWorld([](Communicator& world) {
+    ReduceScatterItem item;
+    for (int m = 0; m < world.size(); ++m) {
+      item.sources.push_back(
+          SampleTensor<float>(world.context(), Form::kColumns, {31, 101}, SeedOf(world.rank(), m)));
+    }
+    item.target = item.sources[world.rank()];
+    world.ReduceScatter({item}, ReduceOp::kSum, "test").Wait();
+    for (int part = 0; part < world.size(); ++part) {
+      const bool own = part == world.rank();
+      ExpectElements<float>(
+          item.sources[part],
+          [&](int64_t i) {
+            const auto source_of = [&](int m) { return Sample<float>(SeedOf(m, part), i); };
+            return own ? Reduced<float>(ReduceOp::kSum, world.size(), source_of)
+                       : source_of(world.rank());
+          },
+          own ? "target" : "a source that is not the target");
+    }
+  });
+}
+
+TEST(AllReduce, TakesStridedTensorsInBatchesAndInPlace) {
+  OnEveryWorld([](Communicator& world) {
+    for (const Form source_form : kForms) {
+      for (const Form target_form : kForms) {
+        for (const bool in_place : {false, true}) {
+          std::vector<AllReduceItem> batch(2);
+          const Dims shapes[] = {{3, 5, 7}, {41, 67}};
+          for (int i = 0; i < 2; ++i) {
+            batch[i].source = SampleTensor<double>(world.context(), source_form, shapes[i],
+                                                   SeedOf(world.rank(), i));
+            batch[i].target = in_place
+                                  ? batch[i].source
+                                  : EmptyOf(world.context(), target_form, shapes[i], DType::kF64);
+          }
+          world.AllReduce(batch, ReduceOp::kSum, "test").Wait();
+          for (int i = 0; i < 2; ++i) {
+            ExpectElements<double>(
+                batch[i].target,
+                [&](int64_t k) {
+                  return Reduced<double>(ReduceOp::kSum, world.size(),
+                                         [&](int m) { return Sample<double>(SeedOf(m, i), k); });
+                },
+                "strided all-reduce");
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(AllToAll, TakesUnevenAndStridedTensorsInBatches) {
+  OnEveryWorld([](Communicator& world) {
+    for (const Form send_form : kForms) {
+      for (const Form receive_form : kForms) {
+        std::vector<AllToAllItem> batch(2);
+        const auto shape_of = [](int from, int to, int i) {
+          return Dims({3, UnevenExtent(3 * from + to + i)});
+        };
+        for (int i = 0; i < 2; ++i) {
+          for (int m = 0; m < world.size(); ++m) {
+            batch[i].sends.push_back(SampleTensor<int32_t>(world.context(), send_form,
+                                                           shape_of(world.rank(), m, i),
+                                                           SeedOf(world.rank(), 20 * i + m)));
+            batch[i].receives.push_back(
+                EmptyOf(world.context(), receive_form, shape_of(m, world.rank(), i), DType::kI32));
+          }
+        }
+        world.AllToAll(batch, "test").Wait();
+        for (int i = 0; i < 2; ++i) {
+          for (int m = 0; m < world.size(); ++m) {
+            ExpectElements<int32_t>(
+                batch[i].receives[m],
+                [&](int64_t k) { return Sample<int32_t>(SeedOf(m, 20 * i + world.rank()), k); },
+                "uneven all-to-all");
+          }
+        }
+      }
+    }
+  });
+}
+
+// Elsewhere CPU collectives treated a strided tensor as contiguous, unseen by tests whose elements
+// were all equal.
+TEST(StridedTensors, ColumnOfTwoByTwoIsRightInEveryCollective) {
+  EXPECT_EQ(
+      RunWorld(
+          2,
+          [](Communicator& world) {
+            const int r = world.rank();
+            const auto column = [&] {
+              const float values[] = {1.0f + r, 20.0f + r, 3.0f - 2 * r, 40.0f + r};
+              return Tensor::FromValues<float>(world.context(), {2, 2}, values).Narrow(1, 0, 1);
+            };
+            const std::vector<float> mine = {1.0f + r, 3.0f - 2 * r};
+
+            const Tensor broadcast = column();
+            world.Broadcast({broadcast}, 1).Wait();
+            EXPECT_EQ(broadcast.ToVector<float>(), (std::vector<float>{2, 1}));
+
+            const Tensor reduced = column();
+            world.AllReduce({{reduced, reduced}}, ReduceOp::kSum).Wait();
+            EXPECT_EQ(reduced.ToVector<float>(), (std::vector<float>{3, 4}));
+
+            AllGatherItem gather = {column(), {column(), column()}};
+            world.AllGather({gather}).Wait();
+            EXPECT_EQ(gather.targets[0].ToVector<float>(), (std::vector<float>{1, 3}));
+            EXPECT_EQ(gather.targets[1].ToVector<float>(), (std::vector<float>{2, 1}));
+
+            ReduceScatterItem scatter = {{column(), column()}, column()};
+            world.ReduceScatter({scatter}, ReduceOp::kMax).Wait();
+            EXPECT_EQ(scatter.target.ToVector<float>(), (std::vector<float>{2, 3}));
+
+            AllToAllItem exchange = {{column(), column()}, {column(), column()}};
+            world.AllToAll({exchange}).Wait();
+            EXPECT_EQ(exchange.receives[1 - r].ToVector<float>(),
+                      (r == 0 ? std::vector<float>{2, 1} : std::vector<float>{1, 3}));
+            EXPECT_EQ(exchange.receives[r].ToVector<float>(), mine);
+          }),
+      absl::OkStatus());
+}
+
+// ---- Numbers
+// -----------------------------------------------------------------------------------------------------------
+
+TEST(Reduction, MinAndMaxPropagateNaNFromAnyRank) {
+  OnEveryWorld([](Communicator& world) {
+    // Element i is NaN on rank i alone; the last one nowhere.
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+      std::vector<float> values(world.size() + 1, 2.0f + world.rank());
+      values[world.rank()] = nan;
+      const Tensor x = Tensor::FromValues<float>(world.context(), {world.size() + 1}, values);
+      world.AllReduce({{x, x}}, op).Wait();
+      const std::vector<float> result = x.ToVector<float>();
+      for (int m = 0; m < world.size(); ++m)
+        EXPECT_TRUE(std::isnan(result[m])) << Name(op) << " " << m;
+      EXPECT_EQ(result[world.size()], op == ReduceOp::kMin ? 2.0f : 1.0f + world.size());
+    }
+  });
+}
+
+TEST(Reduction, AccumulatesBFloat16InF32AndRoundsOnce) {
+  // 1 + 2^-9 + 2^-9 + 2^-9 = 1.00586; rounding to bf16 after each step would stay at 1.
+  EXPECT_EQ(RunWorld(4,
+                     [](Communicator& world) {
+                       const BFloat16 values[] = {
+                           BFloat16(world.rank() == 0 ? 1.0f : std::ldexp(1.0f, -9))};
+                       const Tensor x = Tensor::FromValues<BFloat16>(world.context(), {1}, values);
+                       world.AllReduce({{x, x}}, ReduceOp::kSum).Wait();
+                       EXPECT_EQ(x.Item(), static_cast<float>(BFloat16(1.005859375f)));
+                       EXPECT_GT(x.Item(), 1.0);
+                     }),
+            absl::OkStatus());
+}
+
+TEST(Reduction, IntegersWrapAround) {
+  EXPECT_EQ(
+      RunWorld(3,
+               [](Communicator& world) {
+                 const int32_t values[] = {std::numeric_limits<int32_t>::max(), 1 << 16};
+                 const Tensor x = Tensor::FromValues<int32_t>(world.context(), {2}, values);
+                 const Tensor sum = Tensor::Empty(world.context(), {2}, DType::kI32);
+                 const Tensor product = Tensor::Empty(world.context(), {2}, DType::kI32);
+                 world.AllReduce({{x, sum}}, ReduceOp::kSum).Wait();
+                 world.AllReduce({{x, product}}, ReduceOp::kProduct).Wait();
+                 EXPECT_EQ(sum.ToVector<int32_t>(), (std::vector<int32_t>{2147483645, 3 << 16}));
+                 EXPECT_EQ(product.ToVector<int32_t>(), (std::vector<int32_t>{2147483647, 0}));
+               }),
+      absl::OkStatus());
+}
+
+TEST(Reduction, HasTheSameBitsOnEveryMemberAndInEveryRun) {
+  // Thirds do not add up exactly: an order of summation shows in the bits.
+  constexpr int64_t kCount = 40009;
+  std::vector<float> first;
+  for (int run = 0; run < 4; ++run) {
+    std::vector<std::vector<float>> results(5);
+    EXPECT_EQ(RunWorld(5,
+                       [&](Communicator& world) {
+                         std::vector<float> values(kCount);
+                         for (int64_t i = 0; i < kCount; ++i)
+                           values[i] = Sample<float>(world.rank(), i) / 3.0f;
+                         const Tensor x =
+                             Tensor::FromValues<float>(world.context(), {kCount}, values);
+                         std::this_thread::sleep_for(
+                             std::chrono::microseconds(Mix(run, world.rank()) % 3000));
+                         world.AllReduce({{x, x}}, ReduceOp::kSum).Wait();
+                         results[world.rank()] = x.ToVector<float>();
+                       }),
+              absl::OkStatus());
+    if (run == 0) first = results[0];
+    for (int m = 0; m < 5; ++m) {
+      EXPECT_EQ(std::memcmp(results[m].data(), first.data(), kCount * sizeof(float)), 0)
+          << "run " << run;
+    }
+  }
+}
+
+// ---- Order and timing
+// ----------------------------------------------------------------------------------------------------
+
+TEST(Timing, RandomDelaysChangeNothing) {
+  EXPECT_EQ(
+      RunWorld(4,
+               [](Communicator& world) {
+                 for (int step = 0; step < 40; ++step) {
+                   const auto delay = [&](int salt) {
+                     const uint64_t bits = Mix(1000 * step + salt, world.rank());
+                     if (bits % 3 == 0)
+                       std::this_thread::sleep_for(std::chrono::microseconds(bits % 500));
+                   };
+                   const int64_t count = static_cast<int64_t>(Mix(7, step) % 30000);
+                   const Tensor x = SampleTensor<float>(world.context(), Form::kContiguous, {count},
+                                                        SeedOf(world.rank(), step));
+                   AllGatherItem gather = {x, {}};
+                   for (int m = 0; m < 4; ++m) {
+                     gather.targets.push_back(Tensor::Empty(world.context(), {count}, DType::kF32));
+                   }
+                   const Tensor sum = Tensor::Empty(world.context(), {count}, DType::kF32);
+                   delay(1);
+                   Work gathering = world.AllGather({gather}, "gather");
+                   delay(2);
+                   Work reducing = world.AllReduce({{x, sum}}, ReduceOp::kSum, "reduce");
+                   delay(3);
+                   if (world.rank() % 2 == 0) gathering.Wait();
+                   reducing.Wait();
+                   gathering.Wait();
+                   for (int m = 0; m < 4; ++m) {
+                     ExpectElements<float>(
+                         gather.targets[m],
+                         [&](int64_t i) { return Sample<float>(SeedOf(m, step), i); }, "gather");
+                   }
+                   ExpectElements<float>(
+                       sum,
+                       [&](int64_t i) {
+                         return Reduced<float>(ReduceOp::kSum, 4, [&](int m) {
+                           return Sample<float>(SeedOf(m, step), i);
+                         });
+                       },
+                       "sum");
+                   // The contract: after Wait no peer reads the source.
+                   testing::FillWithSamples<float>(x, 999);
+                 }
+               }),
+      absl::OkStatus());
+}
+
+TEST(Timing, PostedInOppositeOrderOnTwoGroupsAndWaitedForInAnyOrder) {
+  EXPECT_EQ(RunWorld(4,
+                     [](Communicator& world) {
+                       auto a = world.Split(0, world.rank(), "a");
+                       auto b = world.Split(0, -world.rank(), "b");
+                       for (int step = 0; step < 30; ++step) {
+                         const Tensor x = SampleTensor<int64_t>(world.context(), Form::kContiguous,
+                                                                {30011}, SeedOf(world.rank(), 1));
+                         const Tensor y = SampleTensor<int64_t>(world.context(), Form::kContiguous,
+                                                                {30011}, SeedOf(world.rank(), 2));
+                         Work on_a, on_b;
+                         if (world.rank() % 2 == 0) {
+                           on_a = a->AllReduce({{x, x}}, ReduceOp::kSum, "x");
+                           on_b = b->AllReduce({{y, y}}, ReduceOp::kMax, "y");
+                         } else {
+                           on_b = b->AllReduce({{y, y}}, ReduceOp::kMax, "y");
+                           on_a = a->AllReduce({{x, x}}, ReduceOp::kSum, "x");
+                         }
+                         if (world.rank() < 2) {
+                           on_a.Wait();
+                           on_b.Wait();
+                         } else {
+                           on_b.Wait();
+                           on_a.Wait();
+                         }
+                         const auto expect = [&](const Tensor& t, ReduceOp op, int item) {
+                           ExpectElements<int64_t>(
+                               t,
+                               [&](int64_t i) {
+                                 return Reduced<int64_t>(op, 4, [&](int m) {
+                                   return Sample<int64_t>(SeedOf(m, item), i);
+                                 });
+                               },
+                               "two groups");
+                         };
+                         expect(x, ReduceOp::kSum, 1);
+                         expect(y, ReduceOp::kMax, 2);
+                       }
+                     }),
+            absl::OkStatus());
+}
+
+TEST(Work, CanBePolledSharedAndWaitedForTwice) {
+  OnEveryWorld([](Communicator& world) {
+    const Tensor x =
+        SampleTensor<float>(world.context(), Form::kContiguous, {50021}, SeedOf(world.rank(), 0));
+    Work work = world.AllReduce({{x, x}}, ReduceOp::kSum);
+    const Work copy = work;
+    while (!work.IsDone()) std::this_thread::yield();
+    work.Wait();
+    work.Wait();
+    EXPECT_TRUE(copy.IsDone());
+    ExpectElements<float>(
+        x,
+        [&](int64_t i) {
+          return Reduced<float>(ReduceOp::kSum, world.size(),
+                                [&](int m) { return Sample<float>(SeedOf(m, 0), i); });
+        },
+        "polled");
+  });
+}
+
+TEST(Work, DroppedOneStillGivesPeersTheirResult) {
+  OnEveryWorld([](Communicator& world) {
+    const int quitter = world.size() / 2;
+    for (const int64_t count : {int64_t{5}, int64_t{30011}}) {
+      for (int step = 0; step < 6; ++step) {
+        const Tensor x = SampleTensor<float>(world.context(), Form::kContiguous, {count},
+                                             SeedOf(world.rank(), step));
+        AllGatherItem gather = {x, {}};
+        for (int m = 0; m < world.size(); ++m) {
+          gather.targets.push_back(Tensor::Empty(world.context(), {count}, DType::kF32));
+        }
+        const Tensor sum = Tensor::Empty(world.context(), {count}, DType::kF32);
+        Work gathering = world.AllGather({gather});
+        Work reducing = world.AllReduce({{x, sum}}, ReduceOp::kSum);
+        if (world.rank() == quitter) {
+          gathering = Work();
+          reducing = Work();
+          // Even if peers have not read it yet, and even its memory may go.
+          testing::FillWithSamples<float>(x, 12345);
+          if (step % 2 == 0) x.storage()->Release("a test");
+          continue;
+        }
+        gathering.Wait();
+        reducing.Wait();
+        for (int m = 0; m < world.size(); ++m) {
+          ExpectElements<float>(
+              gather.targets[m], [&](int64_t i) { return Sample<float>(SeedOf(m, step), i); },
+              "gather with a dropped work");
+        }
+        ExpectElements<float>(
+            sum,
+            [&](int64_t i) {
+              return Reduced<float>(ReduceOp::kSum, world.size(),
+                                    [&](int m) { return Sample<float>(SeedOf(m, step), i); });
+            },
+            "sum with a dropped work");
+      }
+    }
+  });
+}
+
+TEST(Work, KeepsItsBuffersAlive) {
+  OnEveryWorld([](Communicator& world) {
+    const Tensor sum = Tensor::Empty(world.context(), {40009}, DType::kF32);
+    Work work;
+    {
+      const Tensor x =
+          SampleTensor<float>(world.context(), Form::kContiguous, {40009}, SeedOf(world.rank(), 3));
+      work = world.AllReduce({{x, sum}}, ReduceOp::kSum);
+    }
+    // Would land in the source's memory if that had been given back.
+    const Tensor other = SampleTensor<float>(world.context(), Form::kContiguous, {40009}, 77);
+    work.Wait();
+    ExpectElements<float>(
+        sum,
+        [&](int64_t i) {
+          return Reduced<float>(ReduceOp::kSum, world.size(),
+                                [&](int m) { return Sample<float>(SeedOf(m, 3), i); });
+        },
+        "buffers of a work");
+  });
+}
+
+TEST(Work, MemoryIsHeldUntilTheOwnWaitWhateverThePeersDo) {
+  EXPECT_EQ(RunWorld(3,
+                     [](Communicator& world) {
+                       const auto held = [&] { return world.context().allocator()->total().bytes; };
+                       for (int step = 0; step < 6; ++step) {
+                         const int64_t before = held();
+                         Work work;
+                         {
+                           const Tensor x = Tensor::Empty(world.context(), {1 << 18}, DType::kI32);
+                           testing::FillWithSamples<int32_t>(x, 1);
+                           work = world.AllReduce({{x, x}}, ReduceOp::kSum);
+                         }
+                         if (world.rank() == step % 3)
+                           std::this_thread::sleep_for(std::chrono::milliseconds(3));
+                         EXPECT_EQ(held(), before + 4 * (1 << 18));
+                         work.Wait();
+                         EXPECT_EQ(held(), before);
+                       }
+                     }),
+            absl::OkStatus());
+}
+
+// ---- Groups
+// ----------------------------------------------------------------------------------------------------------------
+
+TEST(Split, OrdersByKeyThenRankAndLeavesOutNegativeColors) {
+  OnEveryWorld([](Communicator& world) {
+    // Every third rank is left out, the others fall into two colors in descending order.
+    const int r = world.rank();
+    const int color = r % 3 == 2 ? -1 : r % 2;
+    const auto group = world.Split(color, -r, "odd_even");
+    ASSERT_EQ(group == nullptr, color < 0);
+    if (group == nullptr) return;
+    std::vector<int> expected;
+    for (int m = world.size() - 1; m >= 0; --m) {
+      if (m % 3 != 2 && m % 2 == color) expected.push_back(m);
+    }
+    EXPECT_EQ(group->world_ranks(), expected);
+    EXPECT_EQ(group->world_rank(), r);
+    EXPECT_EQ(group->name(), "odd_even");
+    EXPECT_EQ(group->timeout(), world.timeout());
+    EXPECT_EQ(&group->context(), &world.context());
+    EXPECT_EQ(&group->locals(), &world.locals());
+
+    const Tensor x = SampleTensor<float>(world.context(), Form::kContiguous, {103}, SeedOf(r, 0));
+    group->AllReduce({{x, x}}, ReduceOp::kSum).Wait();
+    ExpectElements<float>(
+        x,
+        [&](int64_t i) {
+          return Reduced<float>(ReduceOp::kSum, group->size(), [&](int m) {
+            return Sample<float>(SeedOf(group->world_ranks()[m], 0), i);
+          });
+        },
+        "group in descending order");
+  });
+}
+
+TEST(Split, OfASplitNamesRanksOfTheWorld) {
+  EXPECT_EQ(RunWorld(8,
+                     [](Communicator& world) {
+                       const int r = world.rank();
+                       const auto half = world.Split(r / 4, -r, "half");  // {3,2,1,0}, {7,6,5,4}
+                       const auto pair =
+                           half->Split(half->rank() % 2, 0, "pair");  // {3,1}, {2,0}, {7,5}, {6,4}
+                       EXPECT_EQ(pair->world_ranks(), (r % 4 < 2 ? std::vector<int>{r + 2, r}
+                                                                 : std::vector<int>{r, r - 2}));
+                       const auto alone = pair->Split(pair->rank(), 0, "alone");
+                       EXPECT_EQ(alone->world_ranks(), std::vector<int>{r});
+                       const auto still_alone = alone->Split(5, 0, "still");
+                       EXPECT_EQ(still_alone->world_ranks(), std::vector<int>{r});
+                       EXPECT_EQ(alone->Split(-1, 0, "none"), nullptr);
+                       pair->Barrier();
+                       still_alone->Barrier();
+                     }),
+            absl::OkStatus());
+}
+
+TEST(Barrier, ReturnsWhenAllHaveCalled) {
+  for (const int size : WorldSizes()) {
+    std::atomic<int> arrived = 0;
+    EXPECT_EQ(RunWorld(size,
+                       [&](Communicator& world) {
+                         for (int round = 1; round <= 20; ++round) {
+                           arrived.fetch_add(1);
+                           world.Barrier();
+                           EXPECT_GE(arrived.load(), round * size);
+                         }
+                       }),
+              absl::OkStatus());
+  }
+}
+
+}  // namespace
+}  // namespace shardmesh

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/comm/inprocess/inprocess_communicator.h"
+
+#include <utility>
+
+#include "shardmesh/comm/internal/strided_view.h"
+
+namespace shardmesh::inprocess {
+namespace {
+
+class PostedWork final : public Work::State {
+ public:
+  PostedWork(std::shared_ptr<World> world, std::shared_ptr<Collective> collective, int member,
+             ExecutionContext& context)
+      : world_(std::move(world)),
+        collective_(std::move(collective)),
+        member_(member),
+        context_(context) {}
+
+  ~PostedWork() override {
+    if (!is_settled_) world_->Drop(*collective_, member_, context_);
+  }
+
+  void Wait() override {
+    if (is_settled_ && !world_->HasFailed()) return;
+    is_settled_ = true;  // Also if this throws.
+    world_->Wait(*collective_, member_);
+  }
+
+  bool IsDone() override { return is_settled_ || world_->Poll(*collective_); }
+
+ private:
+  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Collective> collective_;
+  const int member_;
+  ExecutionContext& context_;  // Of the rank that posted.
+  bool is_settled_ = false;
+};
+
+// In a group of one: the result is the source.
+void CopyLocal(const Tensor& source, const Tensor& target) {
+  const internal::StridedView from(source);
+  internal::StridedView::Copy(from, internal::StridedView(target), 0, from.elements());
+}
+
+}  // namespace
+
+InprocessCommunicator::InprocessCommunicator(std::shared_ptr<World> world,
+                                             std::shared_ptr<Group> group, int member,
+                                             RankState& state)
+    : Communicator(member, group->world_ranks, group->name),
+      world_(std::move(world)),
+      group_(std::move(group)),
+      state_(state) {}
+
+Work InprocessCommunicator::Post(PostedCall call) {
+  auto collective = world_->Post(group_, rank(), next_sequence_, std::move(call));
+  ++next_sequence_;
+  Work work(std::make_shared<PostedWork>(world_, std::move(collective), rank(), state_.context));
+  if (state_.synchronous) work.Wait();
+  return work;
+}
+
+Work InprocessCommunicator::DoAllGather(std::vector<AllGatherItem> batch, std::string_view op) {
+  if (size() > 1) return Post({std::move(batch), std::nullopt, op});
+  world_->ThrowIfFailed();
+  for (const AllGatherItem& item : batch) CopyLocal(item.source, item.targets[0]);
+  return Work();
+}
+
+Work InprocessCommunicator::DoReduceScatter(std::vector<ReduceScatterItem> batch,
+                                            ReduceOp reduction, std::string_view op) {
+  if (size() > 1) return Post({std::move(batch), reduction, op});
+  world_->ThrowIfFailed();
+  for (const ReduceScatterItem& item : batch) CopyLocal(item.sources[0], item.target);
+  return Work();
+}
+
+Work InprocessCommunicator::DoAllReduce(std::vector<AllReduceItem> batch, ReduceOp reduction,
+                                        std::string_view op) {
+  if (size() > 1) return Post({std::move(batch), reduction, op});
+  world_->ThrowIfFailed();
+  for (const AllReduceItem& item : batch) CopyLocal(item.source, item.target);
+  return Work();
+}
+
+Work InprocessCommunicator::DoAllToAll(std::vector<AllToAllItem> batch, std::string_view op) {
+  if (size() > 1) return Post({std::move(batch), std::nullopt, op});
+  world_->ThrowIfFailed();
+  for (const AllToAllItem& item : batch) CopyLocal(item.sends[0], item.receives[0]);
+  return Work();
+}
+
+Work InprocessCommunicator::DoBroadcast(std::vector<Tensor> tensors, int root,
+                                        std::string_view op) {
+  if (size() > 1) return Post({BroadcastRequest{std::move(tensors), root}, std::nullopt, op});
+  world_->ThrowIfFailed();
+  return Work();
+}
+
+void InprocessCommunicator::DoBarrier(std::string_view op) {
+  if (size() > 1) return Post({BarrierRequest{}, std::nullopt, op}).Wait();
+  world_->ThrowIfFailed();
+}
+
+std::unique_ptr<Communicator> InprocessCommunicator::Split(int color, int key, std::string name) {
+  std::shared_ptr<Group> group;
+  int member = 0;
+  if (size() > 1) {
+    auto collective = world_->Post(group_, rank(), next_sequence_++,
+                                   {SplitRequest{color, key, name}, std::nullopt, name});
+    world_->Wait(*collective, rank());
+    std::tie(group, member) = collective->SplitResult(rank());
+  } else {
+    world_->ThrowIfFailed();
+    if (color >= 0) group = std::make_shared<Group>(std::move(name), group_->world_ranks);
+  }
+  if (group == nullptr) return nullptr;
+  return std::make_unique<InprocessCommunicator>(world_, std::move(group), member, state_);
+}
+
+}  // namespace shardmesh::inprocess

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Communicator of one rank of an in-process world.
+#ifndef SHARDMESH_COMM_INPROCESS_INPROCESS_COMMUNICATOR_H_
+#define SHARDMESH_COMM_INPROCESS_INPROCESS_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardmesh/base/type_map.h"
+#include "shardmesh/comm/communicator.h"
+#include "shardmesh/comm/inprocess/world.h"
+#include "shardmesh/tensor/execution_context.h"
+
+namespace shardmesh::inprocess {
+
+/// What a rank's communicators share. Outlives them and their works.
+struct RankState {
+  explicit RankState(int threads) : context(Device::Cpu(), threads, Allocator::Create()) {}
+
+  ExecutionContext context;
+  TypeMap locals;
+  bool synchronous = false;  ///< RunOptions::synchronous.
+};
+
+class InprocessCommunicator final : public Communicator {
+ public:
+  InprocessCommunicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int member,
+                        RankState& state);
+
+  ExecutionContext& context() const override { return state_.context; }
+  TypeMap& locals() const override { return state_.locals; }
+  absl::Duration timeout() const override { return world_->timeout(); }
+  std::unique_ptr<Communicator> Split(int color, int key, std::string name) override;
+  void Fail(const absl::Status& cause) override { world_->Fail(world_rank(), cause); }
+
+ private:
+  Work DoAllGather(std::vector<AllGatherItem> batch, std::string_view op) override;
+  Work DoReduceScatter(std::vector<ReduceScatterItem> batch, ReduceOp reduction,
+                       std::string_view op) override;
+  Work DoAllReduce(std::vector<AllReduceItem> batch, ReduceOp reduction,
+                   std::string_view op) override;
+  Work DoAllToAll(std::vector<AllToAllItem> batch, std::string_view op) override;
+  Work DoBroadcast(std::vector<Tensor> tensors, int root, std::string_view op) override;
+  void DoBarrier(std::string_view op) override;
+
+  Work Post(PostedCall call);
+
+  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Group> group_;
+  RankState& state_;
+  int64_t next_sequence_ = 0;
+};
+
+}  // namespace shardmesh::inprocess
+
+#endif  // SHARDMESH_COMM_INPROCESS_INPROCESS_COMMUNICATOR_H_

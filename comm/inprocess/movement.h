@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a collective moves, straight from the memory of one member to that of another, cut into
+// parts that any thread may run. A part reads and writes elements that no other part writes, so
+// parts run in any order and at once.
+#ifndef SHARDMESH_COMM_INPROCESS_MOVEMENT_H_
+#define SHARDMESH_COMM_INPROCESS_MOVEMENT_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shardmesh/comm/inprocess/posted_call.h"
+
+namespace shardmesh::inprocess {
+
+/// Made when all members have posted calls that fit; thread-safe from then on.
+class Movement {
+ public:
+  Movement() = default;
+  explicit Movement(std::span<const Member> members);
+
+  /// 0 if there is nothing to move.
+  int num_parts() const { return num_parts_; }
+  void RunPart(int part, std::span<const Member> members) const;
+
+ private:
+  // Elements [begin, begin + count) of:
+  //   all-gather      item's source of `from`, to all members;
+  //   reduce-scatter  item's sources[to] of all members, to `to`;
+  //   all-reduce      item's source of all members, to all;
+  //   all-to-all      item's sends[to] of `from`, to `to`;
+  //   broadcast       tensor `item` of `from`, to all.
+  struct Segment {
+    int item;
+    int from;
+    int to;
+    int64_t begin;
+    int64_t count;
+  };
+
+  // Calls fn(segment, bytes an element of it moves) for everything that moves, uncut.
+  template <typename Fn>
+  static void ForEachTransfer(std::span<const Member> members, const Fn& fn);
+  static void Run(const Segment& segment, std::span<const Member> members);
+
+  int num_parts_ = 0;
+  // Part i has segments [part_ends_[i - 1], part_ends_[i]). Both are empty where one part is
+  // everything.
+  std::vector<Segment> segments_;
+  std::vector<int64_t> part_ends_;
+};
+
+}  // namespace shardmesh::inprocess
+
+#endif  // SHARDMESH_COMM_INPROCESS_MOVEMENT_H_

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/comm/inprocess/world.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "shardmesh/base/error.h"
+
+namespace shardmesh::inprocess {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a waiter looks for news before it sleeps: about what sleeping and waking would cost.
+constexpr std::chrono::microseconds kSpinTime(60);
+// Ranks that messages list, in large worlds.
+constexpr int kMaxListed = 16;
+
+void Pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Passes the time between two looks. Ranks may outnumber cores, so it soon lets others run.
+class Spinner {
+ public:
+  // False when it is time to sleep.
+  bool Spin() {
+    if (++looks_ <= 64) {
+      Pause();
+      return true;
+    }
+    if (looks_ == 65) end_ = Clock::now() + kSpinTime;
+    std::this_thread::yield();
+    return Clock::now() < end_;
+  }
+
+ private:
+  int looks_ = 0;
+  Clock::time_point end_;
+};
+
+}  // namespace
+
+World::World(int size, absl::Duration timeout) : timeout_(timeout), ranks_(size) {}
+
+// The mutex is held for well under a microsecond, so that sleeping on it would cost far more than
+// trying again.
+World::Lock World::LockWorld() {
+  Lock lock(mutex_, std::try_to_lock);
+  for (int tries = 0; !lock.owns_lock() && tries < 200; ++tries) {
+    if (tries < 100) {
+      Pause();
+    } else {
+      std::this_thread::yield();
+    }
+    (void)lock.try_lock();
+  }
+  if (!lock.owns_lock()) lock.lock();
+  return lock;
+}
+
+// ---- Posting
+// ----------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Collective> World::Post(const std::shared_ptr<Group>& group, int member,
+                                        int64_t sequence, PostedCall call) {
+  const int rank = group->world_ranks[member];
+  std::shared_ptr<Collective> collective;
+  {
+    const Lock lock = LockWorld();
+    if (failed_) {
+      ThrowFailedLocked(absl::StrCat("; rank ", rank, " was about to post ", call.name.ToString(),
+                                     " as collective ", sequence, " of group \"", group->name,
+                                     "\" (ranks ", absl::StrJoin(group->world_ranks, ", "), ")"));
+    }
+    const auto index = static_cast<size_t>(sequence - group->first_open);
+    if (index == group->open.size())
+      group->open.push_back(std::make_shared<Collective>(group, sequence));
+    collective = group->open[index];
+    RecordPost(rank, *group, sequence, call.name);
+    std::string misfit = collective->Join(member, std::move(call));
+    if (misfit.empty() && collective->AllHavePosted()) {
+      // It is the first of the open ones: whoever posts a later one has posted this one.
+      group->open.pop_front();
+      ++group->first_open;
+      misfit = collective->Seal();
+    }
+    if (!misfit.empty()) {
+      FailLocked(absl::StatusCode::kInvalidArgument,
+                 absl::StrCat("mismatch: ", misfit, ", in ", collective->ToString(), Histories()));
+      collective->Release(member);
+      ThrowFailedLocked("");
+    }
+    if (collective->IsReady() && (collective->IsDone() || collective->num_parts() > 1))
+      WakeLocked(*collective);
+  }
+  // What is small costs less than telling others about it.
+  if (collective->IsReady() && collective->num_parts() == 1) Help(*collective);
+  return collective;
+}
+
+void World::RecordPost(int rank, const Group& group, int64_t sequence, const CallName& call) {
+  RankState& state = ranks_[rank];
+  PostRecord& record = state.history[state.num_posts++ % state.history.size()];
+  record.group = group.name;
+  record.sequence = sequence;
+  record.call = call;
+}
+
+// ---- Waiting
+// ----------------------------------------------------------------------------------------------------------
+
+void World::Help(Collective& collective) {
+  while (collective.HasParts()) {
+    // Done is stored before sleepers is read, and a sleeper does it the other way round: one of
+    // them sees the other.
+    if (collective.RunPart() && collective.sleepers.load() > 0) {
+      const Lock lock = LockWorld();
+      WakeLocked(collective);
+    }
+  }
+}
+
+void World::WakeLocked(const Collective& collective) {
+  if (collective.sleepers.load() == 0) return;
+  for (const int rank : collective.group().world_ranks) {
+    if (ranks_[rank].blocked_on == &collective) ranks_[rank].wake.notify_one();
+  }
+}
+
+void World::WaitUntilSettled(Collective& collective, int rank) {
+  if (collective.IsDone()) return;
+  const Clock::time_point deadline = Clock::now() + absl::ToChronoNanoseconds(timeout_);
+  Spinner spinner;
+  while (!collective.IsDone()) {
+    if (collective.HasParts()) {
+      Help(collective);
+    } else if (HasFailed() && !collective.IsReady()) {
+      return;  // Nobody posts in a failed world, so it never will be ready.
+    } else if (!spinner.Spin()) {
+      Block(collective, rank, deadline);
+    }
+  }
+}
+
+void World::Block(Collective& collective, int rank, Clock::time_point deadline) {
+  Lock lock = LockWorld();
+  RankState& state = ranks_[rank];
+  state.blocked_on = &collective;
+  collective.sleepers.fetch_add(1);
+  const auto has_news = [&] {
+    return collective.IsDone() || collective.HasParts() || (HasFailed() && !collective.IsReady());
+  };
+  if (!has_news() && !collective.IsReady()) FailIfStuck(rank);
+  while (!has_news()) {
+    if (collective.IsReady()) {
+      state.wake.wait(lock);  // For a part that a peer is running: no time-out needed.
+    } else if (state.wake.wait_until(lock, deadline) == std::cv_status::timeout && !has_news() &&
+               !collective.IsReady()) {
+      FailLocked(absl::StatusCode::kDeadlineExceeded,
+                 absl::StrCat("rank ", rank, " waited ", absl::FormatDuration(timeout_), " in ",
+                              collective.ToString(), Histories()));
+    }
+  }
+  collective.sleepers.fetch_sub(1);
+  state.blocked_on = nullptr;
+}
+
+void World::Wait(Collective& collective, int member) {
+  const int rank = collective.group().world_ranks[member];
+  WaitUntilSettled(collective, rank);
+  collective.Release(member);
+  if (!HasFailed()) return;
+  const Lock lock = LockWorld();
+  ThrowFailedLocked(absl::StrCat("; rank ", rank, " was in ", collective.ToString()));
+}
+
+bool World::Poll(Collective& collective) {
+  if (collective.HasParts() && collective.RunPart() && collective.sleepers.load() > 0) {
+    const Lock lock = LockWorld();
+    WakeLocked(collective);
+  }
+  return collective.IsDone() || (HasFailed() && !collective.IsReady());
+}
+
+void World::Drop(Collective& collective, int member, ExecutionContext& context) noexcept {
+  const int rank = collective.group().world_ranks[member];
+  {
+    const Lock lock = LockWorld();
+    if (!collective.IsReady() && !HasFailed()) {
+      try {
+        collective.Detach(member, context);
+        return;
+      } catch (...) {
+        const absl::Status status = StatusOf(std::current_exception());
+        FailLocked(status.code(), absl::StrCat("rank ", rank, " dropped ", collective.ToString(),
+                                               " without waiting: ", status.message()));
+      }
+    }
+  }
+  // Ready, which ends soon, or never to be ready.
+  WaitUntilSettled(collective, rank);
+  collective.Release(member);
+}
+
+// ---- Failing
+// ----------------------------------------------------------------------------------------------------------
+
+void World::FailLocked(absl::StatusCode code, std::string message) {
+  if (failed_) return;
+  cause_ = absl::Status(code, message);
+  failed_.store(true, std::memory_order_release);
+  for (RankState& state : ranks_) state.wake.notify_one();
+}
+
+void World::ThrowFailed() {
+  const Lock lock = LockWorld();
+  ThrowFailedLocked("");
+}
+
+void World::ThrowFailedLocked(const std::string& hit) {
+  if (first_hit_.empty()) first_hit_ = hit;
+  throw Error(cause_.code(), absl::StrCat(cause_.message(), hit));
+}
+
+void World::Fail(int rank, const absl::Status& cause) {
+  const Lock lock = LockWorld();
+  FailLocked(cause.ok() ? absl::StatusCode::kUnknown : cause.code(),
+             absl::StrCat("rank ", rank, ": ", cause.message()));
+}
+
+void World::Leave(int rank) {
+  const Lock lock = LockWorld();
+  ranks_[rank].has_left = true;
+  if (failed_) return;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const Collective* const collective = ranks_[r].blocked_on;
+    if (collective != nullptr && !collective->IsReady()) FailIfStuck(static_cast<int>(r));
+  }
+}
+
+absl::Status World::status() {
+  const Lock lock = LockWorld();
+  if (!failed_) return absl::OkStatus();
+  return absl::Status(cause_.code(), absl::StrCat(cause_.message(), first_hit_));
+}
+
+void World::FailIfStuck(int rank) {
+  const Collective& collective = *ranks_[rank].blocked_on;
+  for (int m = 0; m < collective.size(); ++m) {
+    const int peer = collective.group().world_ranks[m];
+    if (collective.HasPosted(m) || !ranks_[peer].has_left) continue;
+    return FailLocked(absl::StatusCode::kAborted,
+                      absl::StrCat("rank ", peer, " has returned while rank ", rank, " waits in ",
+                                   collective.ToString(), Histories()));
+  }
+  std::vector<bool> visited(ranks_.size());
+  std::vector<int> path;
+  if (!FindCycle(rank, rank, visited, path)) return;
+  std::string message = "deadlock, each rank waits for the next:";
+  for (const int r : path) {
+    absl::StrAppend(&message, " rank ", r, " waits in ", ranks_[r].blocked_on->ToString(), ";");
+  }
+  message.pop_back();
+  FailLocked(absl::StatusCode::kAborted, absl::StrCat(message, Histories()));
+}
+
+// Appends to `path` the ranks from `rank` on of which each is blocked in a collective that the next
+// has not posted, and the last waits for `target`. A rank that is blocked posts nothing until its
+// own collective is ready, so such a cycle never ends.
+bool World::FindCycle(int rank, int target, std::vector<bool>& visited,
+                      std::vector<int>& path) const {
+  const Collective* const collective = ranks_[rank].blocked_on;
+  if (collective == nullptr || collective->IsReady() || visited[rank]) return false;
+  visited[rank] = true;
+  path.push_back(rank);
+  for (int m = 0; m < collective->size(); ++m) {
+    if (collective->HasPosted(m)) continue;
+    const int peer = collective->group().world_ranks[m];
+    if (peer == target || FindCycle(peer, target, visited, path)) return true;
+  }
+  path.pop_back();
+  return false;
+}
+
+std::string World::Histories() const {
+  std::string text = "; last posted:";
+  for (int r = 0; r < std::min(size(), kMaxListed); ++r) {
+    const RankState& state = ranks_[r];
+    absl::StrAppend(&text, r == 0 ? " rank " : "; rank ", r, ":");
+    const auto kept = static_cast<int64_t>(state.history.size());
+    if (state.num_posts == 0) absl::StrAppend(&text, " nothing");
+    const int64_t begin = std::max<int64_t>(0, state.num_posts - kept);
+    for (int64_t i = begin; i < state.num_posts; ++i) {
+      const PostRecord& record = state.history[i % kept];
+      absl::StrAppend(&text, i == begin ? " " : ", ", record.sequence, " of \"", record.group,
+                      "\" ", record.call.ToString());
+    }
+    if (state.has_left) absl::StrAppend(&text, ", then returned");
+  }
+  if (size() > kMaxListed) absl::StrAppend(&text, "; ...");
+  return text;
+}
+
+}  // namespace shardmesh::inprocess

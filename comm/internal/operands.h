@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one rank can know of a collective's operands on its own: whether they fit each other, and
+// how many bytes it sends. The same for every backend.
+#ifndef SHARDMESH_COMM_INTERNAL_OPERANDS_H_
+#define SHARDMESH_COMM_INTERNAL_OPERANDS_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "shardmesh/comm/communicator.h"
+
+namespace shardmesh::internal {
+
+/// Where a collective was called.
+struct CallSite {
+  std::string_view kind;
+  std::string_view op;
+  std::string_view group;
+  int rank;
+  int size;
+  Device device;
+};
+
+// Each throws Error(kInvalidArgument) naming the call site, the operand and what was expected of
+// it.
+void CheckOperands(const CallSite& site, std::span<const AllGatherItem> batch);
+void CheckOperands(const CallSite& site, std::span<const ReduceScatterItem> batch);
+void CheckOperands(const CallSite& site, std::span<const AllReduceItem> batch);
+void CheckOperands(const CallSite& site, std::span<const AllToAllItem> batch);
+/// A broadcast.
+void CheckOperands(const CallSite& site, std::span<const Tensor> tensors, int root);
+
+// CollectiveEvent::bytes_sent of rank site.rank.
+int64_t BytesSent(const CallSite& site, std::span<const AllGatherItem> batch);
+int64_t BytesSent(const CallSite& site, std::span<const ReduceScatterItem> batch);
+int64_t BytesSent(const CallSite& site, std::span<const AllReduceItem> batch);
+int64_t BytesSent(const CallSite& site, std::span<const AllToAllItem> batch);
+int64_t BytesSent(const CallSite& site, std::span<const Tensor> tensors, int root);
+
+}  // namespace shardmesh::internal
+
+#endif  // SHARDMESH_COMM_INTERNAL_OPERANDS_H_

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/mesh/device_mesh.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "shardmesh/base/check.h"
+#include "shardmesh/base/error.h"
+
+namespace shardmesh {
+namespace {
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+/// All ranks of a mesh in a grid of nameless axes, the same on every rank; a slice of the mesh has
+/// the grid of the whole. So what is decided from a grid is decided alike by all ranks.
+struct Grid {
+  std::vector<int> sizes;
+  std::vector<int> ranks;  // World ranks, row-major.
+
+  int64_t Stride(int axis) const {
+    return std::accumulate(sizes.begin() + axis + 1, sizes.end(), int64_t{1}, std::multiplies<>());
+  }
+  int CoordOf(int64_t position, int axis) const {
+    return static_cast<int>(position / Stride(axis) % sizes[axis]);
+  }
+  int64_t PositionOf(int world_rank) const {
+    return std::find(ranks.begin(), ranks.end(), world_rank) - ranks.begin();
+  }
+
+  // The ranks that differ from the one at `position` in `axes` alone, row-major in the order given.
+  std::vector<int> RanksAlong(int64_t position, const std::vector<int>& axes) const {
+    for (const int axis : axes) position -= CoordOf(position, axis) * Stride(axis);
+    std::vector<int64_t> positions = {position};
+    for (const int axis : axes) {
+      std::vector<int64_t> longer;
+      for (const int64_t p : positions) {
+        for (int i = 0; i < sizes[axis]; ++i) longer.push_back(p + i * Stride(axis));
+      }
+      positions = std::move(longer);
+    }
+    std::vector<int> result;
+    for (const int64_t p : positions) result.push_back(ranks[p]);
+    return result;
+  }
+
+  // All groups along `axes`, in the order of their first members.
+  std::vector<std::vector<int>> GroupsAlong(const std::vector<int>& axes) const {
+    std::vector<std::vector<int>> groups;
+    for (int64_t p = 0; p < static_cast<int64_t>(ranks.size()); ++p) {
+      const bool is_first =
+          std::all_of(axes.begin(), axes.end(), [&](int axis) { return CoordOf(p, axis) == 0; });
+      if (is_first) groups.push_back(RanksAlong(p, axes));
+    }
+    std::sort(groups.begin(), groups.end());
+    return groups;
+  }
+};
+
+std::string JoinedNames(const MeshShape& shape, std::span<const int> axes) {
+  return absl::StrJoin(axes, "+",
+                       [&](std::string* out, int axis) { out->append(shape.axis(axis).name); });
+}
+
+void CheckRanks(const Communicator& world, const MeshShape& shape, std::span<const int> ranks) {
+  if (static_cast<int64_t>(ranks.size()) != shape.NumRanks()) {
+    ThrowInvalid("mesh ", shape.ToString(), " has ", shape.NumRanks(), " ranks, ", ranks.size(),
+                 " were given");
+  }
+  std::vector<bool> seen(world.size());
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= world.size()) {
+      ThrowInvalid("mesh ", shape.ToString(), ": rank ", rank, " is not in the world of ",
+                   world.size(), " ranks");
+    }
+    if (seen[rank]) ThrowInvalid("mesh ", shape.ToString(), ": rank ", rank, " is given twice");
+    seen[rank] = true;
+  }
+}
+
+}  // namespace
+
+/// What all meshes made from one Create share.
+struct DeviceMesh::Root {
+  explicit Root(Communicator& world) : world(world) {}
+
+  // The group of this rank among `groups`, all ranks' groups of one size in an order common to all.
+  // Collective over the ranks of Create unless it has been made: which all of them know, as the
+  // keys are the same on every rank.
+  Communicator& GroupAmong(std::vector<std::vector<int>> groups, const std::string& name);
+
+  Communicator& world;
+  Communicator* whole = nullptr;  // All ranks of Create; null on ranks outside.
+  std::map<std::pair<std::vector<std::vector<int>>, std::string>, std::unique_ptr<Communicator>>
+      groups;
+};
+
+struct DeviceMesh::Data {
+  std::shared_ptr<Root> root;
+  Grid grid;
+  std::vector<int> grid_axes;  // The axis of the grid behind each axis of the mesh.
+  MeshShape shape;
+  std::vector<int> ranks;
+  Coord coord;
+  bool is_member = false;
+  std::vector<Communicator*> axis_groups;  // One an axis; empty on ranks outside.
+
+  // Caches.
+  std::map<std::vector<int>, Communicator*> merged_groups;
+  std::map<std::vector<std::string>, DeviceMesh> slices;
+
+  // Fills in ranks, coord and is_member.
+  void Locate();
+  // The group along axes of the mesh.
+  Communicator& MakeGroup(std::span<const int> axes, const std::string& name) const;
+};
+
+Communicator& DeviceMesh::Root::GroupAmong(std::vector<std::vector<int>> all,
+                                           const std::string& name) {
+  const auto found = groups.find({all, name});
+  if (found != groups.end()) return *found->second;
+  for (size_t color = 0; color < all.size(); ++color) {
+    const auto own = std::find(all[color].begin(), all[color].end(), world.world_rank());
+    if (own == all[color].end()) continue;
+    auto group =
+        whole->Split(static_cast<int>(color), static_cast<int>(own - all[color].begin()), name);
+    Communicator& result = *group;
+    if (result.world_ranks() != all[color]) {
+      ThrowInvalid("ranks disagree about the mesh: on rank ", world.world_rank(), " group \"", name,
+                   "\" has ranks ", absl::StrJoin(all[color], ", "), ", but it was made of ",
+                   absl::StrJoin(result.world_ranks(), ", "));
+    }
+    groups.emplace(std::pair(std::move(all), name), std::move(group));
+    return result;
+  }
+  SHARDMESH_CHECK(false) << "rank " << world.world_rank() << " is in no group \"" << name << "\"";
+  __builtin_unreachable();
+}
+
+void DeviceMesh::Data::Locate() {
+  const int64_t own = grid.PositionOf(root->world.world_rank());
+  is_member = own < static_cast<int64_t>(grid.ranks.size());
+  ranks = grid.RanksAlong(is_member ? own : 0, grid_axes);
+  if (!is_member) return;
+  for (const int axis : grid_axes) coord.push_back(grid.CoordOf(own, axis));
+}
+
+Communicator& DeviceMesh::Data::MakeGroup(std::span<const int> axes,
+                                          const std::string& name) const {
+  std::vector<int> along;
+  for (const int axis : axes) along.push_back(grid_axes[axis]);
+  return root->GroupAmong(grid.GroupsAlong(along), name);
+}
+
+DeviceMesh DeviceMesh::Create(Communicator& world, const MeshShape& shape) {
+  if (shape.NumRanks() != world.size()) {
+    ThrowInvalid("mesh ", shape.ToString(), " needs ", shape.NumRanks(), " ranks, the world has ",
+                 world.size());
+  }
+  std::vector<int> ranks(world.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return Create(world, shape, ranks);
+}
+
+DeviceMesh DeviceMesh::Create(Communicator& world, const MeshShape& shape,
+                              std::span<const int> ranks) {
+  CheckRanks(world, shape, ranks);
+  const auto data = std::make_shared<Data>();
+  data->root = std::make_shared<Root>(world);
+  for (const MeshAxis& axis : shape.axes()) data->grid.sizes.push_back(axis.size);
+  for (const int rank : ranks) data->grid.ranks.push_back(world.world_ranks()[rank]);
+  data->grid_axes.resize(shape.num_axes());
+  std::iota(data->grid_axes.begin(), data->grid_axes.end(), 0);
+  data->shape = shape;
+  data->Locate();
+
+  const std::string name = JoinedNames(shape, data->grid_axes);
+  const auto key = static_cast<int>(data->grid.PositionOf(world.world_rank()));
+  auto whole = world.Split(data->is_member ? 0 : -1, key, name);
+  if (!data->is_member) return DeviceMesh(data);
+  if (whole->world_ranks() != data->grid.ranks) {
+    ThrowInvalid("ranks disagree about the mesh ", shape.ToString(), ": rank ", world.world_rank(),
+                 " was given ", absl::StrJoin(data->grid.ranks, ", "), ", together they are ",
+                 absl::StrJoin(whole->world_ranks(), ", "));
+  }
+  data->root->whole = whole.get();
+  data->root->groups.emplace(std::pair(data->grid.GroupsAlong(data->grid_axes), name),
+                             std::move(whole));
+  for (int axis = 0; axis < shape.num_axes(); ++axis) {
+    data->axis_groups.push_back(&data->MakeGroup({&axis, 1}, shape.axis(axis).name));
+  }
+  return DeviceMesh(data);
+}
+
+const MeshShape& DeviceMesh::shape() const { return data_->shape; }
+bool DeviceMesh::IsMember() const { return data_->is_member; }
+const std::vector<int>& DeviceMesh::ranks() const { return data_->ranks; }
+const Coord& DeviceMesh::coord() const { return MemberData().coord; }
+ExecutionContext& DeviceMesh::context() const { return data_->root->world.context(); }
+TypeMap& DeviceMesh::locals() const { return data_->root->world.locals(); }
+
+const DeviceMesh::Data& DeviceMesh::MemberData() const {
+  if (!data_->is_member) {
+    ThrowInvalid("rank ", data_->root->world.world_rank(), " is not in the mesh ",
+                 data_->shape.ToString(), " of ranks ", absl::StrJoin(data_->ranks, ", "));
+  }
+  return *data_;
+}
+
+DeviceMesh DeviceMesh::Slice(const std::vector<std::string>& axes) const {
+  const Data& data = MemberData();
+  if (const auto found = data.slices.find(axes); found != data.slices.end()) return found->second;
+  if (axes.empty())
+    ThrowInvalid("a slice of mesh ", data.shape.ToString(), " needs at least one axis");
+  const auto slice = std::make_shared<Data>();
+  slice->root = data.root;
+  slice->grid = data.grid;
+  std::vector<MeshAxis> shape;
+  for (const std::string& name : axes) {
+    const int axis = data.shape.Index(name);
+    shape.push_back(data.shape.axis(axis));
+    slice->grid_axes.push_back(data.grid_axes[axis]);
+    slice->axis_groups.push_back(data.axis_groups[axis]);
+  }
+  slice->shape = MeshShape(std::move(shape));
+  slice->Locate();
+  return data_->slices.emplace(axes, DeviceMesh(slice)).first->second;
+}
+
+DeviceMesh DeviceMesh::Flatten(const std::vector<std::string>& axes, std::string_view name) const {
+  const Data& data = *data_;
+  if (axes.empty())
+    ThrowInvalid("Flatten on mesh ", data.shape.ToString(), " needs at least one axis");
+  std::vector<int> flattened;  // Axes of the mesh.
+  for (const std::string& axis : axes) {
+    flattened.push_back(data.shape.Index(axis));
+    if (std::count(flattened.begin(), flattened.end(), flattened.back()) > 1) {
+      ThrowInvalid("Flatten on mesh ", data.shape.ToString(), ": axis \"", axis,
+                   "\" is given twice");
+    }
+  }
+  const auto is_flattened = [&](int axis) {
+    return std::find(flattened.begin(), flattened.end(), axis) != flattened.end();
+  };
+
+  // The new grid: axes outside this mesh first, then those of the new mesh. Each is a list of axes
+  // of the old grid.
+  std::vector<std::vector<int>> sources;
+  for (int g = 0; g < static_cast<int>(data.grid.sizes.size()); ++g) {
+    if (std::count(data.grid_axes.begin(), data.grid_axes.end(), g) == 0) sources.push_back({g});
+  }
+  const auto result = std::make_shared<Data>();
+  result->root = data.root;
+  std::vector<MeshAxis> shape;
+  int position = 0;  // Of the new axis.
+  for (int axis = 0; axis < data.shape.num_axes(); ++axis) {
+    if (is_flattened(axis) && axis != flattened[0]) continue;
+    result->grid_axes.push_back(static_cast<int>(sources.size()));
+    sources.push_back({data.grid_axes[axis]});
+    shape.push_back(data.shape.axis(axis));
+    if (axis != flattened[0]) continue;
+    position = static_cast<int>(shape.size()) - 1;
+    shape.back() = {std::string(name), 1};
+    sources.back().clear();
+    for (const int source : flattened) {
+      sources.back().push_back(data.grid_axes[source]);
+      shape.back().size *= data.shape.size(source);
+    }
+  }
+  std::vector<int> order;
+  for (const std::vector<int>& axis : sources) {
+    int size = 1;
+    for (const int g : axis) size *= data.grid.sizes[g];
+    result->grid.sizes.push_back(size);
+    order.insert(order.end(), axis.begin(), axis.end());
+  }
+  result->grid.ranks = data.grid.RanksAlong(0, order);
+  result->shape = MeshShape(std::move(shape));
+  result->Locate();
+  if (!result->is_member) return DeviceMesh(result);
+  for (int axis = 0; axis < data.shape.num_axes(); ++axis) {
+    if (!is_flattened(axis)) result->axis_groups.push_back(data.axis_groups[axis]);
+  }
+  Communicator& group = result->MakeGroup({&position, 1}, result->shape.axis(position).name);
+  result->axis_groups.insert(result->axis_groups.begin() + position, &group);
+  return DeviceMesh(result);
+}
+
+DeviceMesh DeviceMesh::Unflatten(std::string_view axis, const std::vector<MeshAxis>& parts) const {
+  const Data& data = *data_;
+  const int index = data.shape.Index(axis);
+  const MeshShape part_shape{std::vector<MeshAxis>(parts)};  // Checks names and sizes.
+  if (parts.empty() || part_shape.NumRanks() != data.shape.size(index)) {
+    ThrowInvalid("Unflatten on mesh ", data.shape.ToString(), ": axis \"", View(axis),
+                 "\" of size ", data.shape.size(index), " cannot become ", part_shape.ToString());
+  }
+  const int grid_axis = data.grid_axes[index];
+  const int added = part_shape.num_axes() - 1;
+  const auto result = std::make_shared<Data>();
+  result->root = data.root;
+  result->grid = data.grid;
+  auto& sizes = result->grid.sizes;
+  sizes.erase(sizes.begin() + grid_axis);
+  for (int i = 0; i <= added; ++i) sizes.insert(sizes.begin() + grid_axis + i, part_shape.size(i));
+
+  std::vector<MeshAxis> shape;
+  for (int a = 0; a < data.shape.num_axes(); ++a) {
+    const int moved = data.grid_axes[a] + (data.grid_axes[a] > grid_axis ? added : 0);
+    if (a != index) {
+      shape.push_back(data.shape.axis(a));
+      result->grid_axes.push_back(moved);
+      continue;
+    }
+    for (int i = 0; i <= added; ++i) {
+      shape.push_back(part_shape.axis(i));
+      result->grid_axes.push_back(grid_axis + i);
+    }
+  }
+  result->shape = MeshShape(std::move(shape));
+  result->Locate();
+  if (!result->is_member) return DeviceMesh(result);
+  for (int a = 0; a < result->shape.num_axes(); ++a) {
+    const bool is_part = a >= index && a <= index + added;
+    result->axis_groups.push_back(is_part ? &result->MakeGroup({&a, 1}, result->shape.axis(a).name)
+                                          : data.axis_groups[a < index ? a : a - added]);
+  }
+  return DeviceMesh(result);
+}
+
+Communicator& DeviceMesh::Group(int axis) const {
+  const Data& data = MemberData();
+  if (axis < 0 || axis >= data.shape.num_axes()) {
+    ThrowInvalid("mesh ", data.shape.ToString(), " has no axis number ", axis);
+  }
+  return *data.axis_groups[axis];
+}
+
+Communicator& DeviceMesh::Group(std::span<const int> axes) const {
+  const Data& data = MemberData();
+  std::vector<int> sorted(axes.begin(), axes.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (const auto found = data.merged_groups.find(sorted); found != data.merged_groups.end())
+    return *found->second;
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
+      (!sorted.empty() && (sorted.front() < 0 || sorted.back() >= data.shape.num_axes()))) {
+    ThrowInvalid("mesh ", data.shape.ToString(), " has no group of axes ",
+                 absl::StrJoin(sorted, ", "));
+  }
+  Communicator& group = data.MakeGroup(sorted, JoinedNames(data.shape, sorted));
+  data_->merged_groups.emplace(std::move(sorted), &group);
+  return group;
+}
+
+Communicator& DeviceMesh::Whole() const {
+  std::vector<int> axes(MemberData().shape.num_axes());
+  std::iota(axes.begin(), axes.end(), 0);
+  return Group(axes);
+}
+
+bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
+  if (a.data_ == b.data_) return true;
+  return a && b && a.data_->shape == b.data_->shape && a.data_->ranks == b.data_->ranks;
+}
+
+}  // namespace shardmesh
