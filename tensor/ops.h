@@ -116,6 +116,14 @@ void RandomUniform(Context&, RandomKey, const RandomBox&, double low, double hig
 void RandomNormal(Context&, RandomKey, const RandomBox&, double mean, double stddev, Tensor& out);
 Tensor Dropout(Context&, RandomKey, const RandomBox&, const Tensor& x, double p);
 
+// ---- optimizer steps ----------------------------------------------------------------------------
+/// In place; contiguous operands of one shape. p, m and v in one dtype, f32 or f64; any floating
+/// grad.
+void AdamW(Context&, const AdamWOptions&, const Tensor& grad, Tensor& p, Tensor& m, Tensor& v);
+/// `buffer` may be no tensor if momentum is 0; what it holds is ignored if `first`.
+void Sgd(Context&, double lr, double momentum, double weight_decay, bool first, const Tensor& grad,
+         Tensor& p, Tensor& buffer);
+
 // ---- concatenation ------------------------------------------------------------------------------
 Tensor Concat(Context&, std::span<const Tensor> parts, int dim);
 /// Views.
