@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/checkpoint/safetensors_file.h"
+
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shardmesh/base/status_macros.h"
+#include "shardmesh/checkpoint/internal/box_reader.h"
+#include "shardmesh/checkpoint/internal/input_file.h"
+#include "shardmesh/checkpoint/internal/quoted.h"
+
+namespace shardmesh {
+namespace {
+
+using internal::BoxReader;
+using internal::InputFile;
+using internal::Quoted;
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+constexpr int64_t kLengthBytes = 8;
+
+absl::Status Annotate(const absl::Status& status, const std::string& where) {
+  return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
+}
+
+// The length of the header, from the first bytes of the file.
+absl::StatusOr<int64_t> ReadHeaderLength(const InputFile& file) {
+  if (file.size() < kLengthBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a safetensors file: ", file.size(), " bytes are too few"));
+  }
+  char bytes[kLengthBytes];
+  SHARDMESH_RETURN_IF_ERROR(file.ReadAt(0, bytes, kLengthBytes));
+  uint64_t length;
+  std::memcpy(&length, bytes, kLengthBytes);
+  if (std::memcmp(bytes, "version ", kLengthBytes) == 0) {
+    return absl::InvalidArgumentError(
+        "not a safetensors file, but a Git LFS pointer to one: run `git lfs pull`");
+  }
+  if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a safetensors file, or corrupt: a header of ", length,
+                     " bytes, more than the limit of ", kMaxSafetensorsHeaderBytes));
+  }
+  if (static_cast<int64_t>(length) > file.size() - kLengthBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("truncated, or not a safetensors file: a header of ", length,
+                     " bytes in a file of ", file.size()));
+  }
+  return static_cast<int64_t>(length);
+}
+
+absl::StatusOr<SafetensorsHeader> ReadHeader(const InputFile& file) {
+  SHARDMESH_ASSIGN_OR_RETURN(const int64_t length, ReadHeaderLength(file));
+  std::string json(static_cast<size_t>(length), '\0');
+  SHARDMESH_RETURN_IF_ERROR(file.ReadAt(kLengthBytes, json.data(), length));
+  return ParseSafetensorsHeader(json, kLengthBytes + length, file.size());
+}
+
+absl::Status CheckTarget(const Box& box, const Tensor& out) {
+  if (!out) return absl::InvalidArgumentError("`out` is no tensor");
+  if (out.device() != Device::Cpu()) {
+    return absl::InvalidArgumentError(absl::StrCat("`out` is on ", out.device().ToString(),
+                                                   "; files are read into tensors on the CPU"));
+  }
+  if (out.shape() != box.Extents()) {
+    return absl::InvalidArgumentError(absl::StrCat("box ", box.ToString(), " has the shape ",
+                                                   box.Extents().ToString(), ", but `out` is ",
+                                                   out.ToString()));
+  }
+  if (!out.IsContiguous()) {
+    return absl::InvalidArgumentError(absl::StrCat("`out` is not contiguous: ", out.ToString(),
+                                                   " with strides ", out.strides().ToString()));
+  }
+  if (out.storage()->IsReleased()) {
+    return absl::FailedPreconditionError("the storage of `out` is released");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReadable(const StoredTensor& tensor) {
+  if (!tensor.dtype) {
+    return absl::UnimplementedError(absl::StrCat("dtype ", tensor.file_dtype, " cannot be read"));
+  }
+  if (tensor.shape.size() > Dims::kMaxRank) {
+    return absl::UnimplementedError(
+        absl::StrCat(tensor.shape.size(), " dims cannot be read; the most is ", Dims::kMaxRank));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBox(const Dims& shape, const Box& box) {
+  bool fits = box.begin.size() == shape.size() && box.end.size() == shape.size();
+  for (int d = 0; fits && d < shape.size(); ++d) {
+    fits = 0 <= box.begin[d] && box.begin[d] <= box.end[d] && box.end[d] <= shape[d];
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("box ", box.begin.ToString(), " to ",
+                                                 box.end.ToString(), " is not within shape ",
+                                                 shape.ToString()));
+}
+
+absl::Status ReadStoredBox(const InputFile& file, const StoredTensor& tensor, const Box& box,
+                           Tensor& out) {
+  const Dims shape(tensor.shape);
+  SHARDMESH_RETURN_IF_ERROR(CheckBox(shape, box));
+  SHARDMESH_RETURN_IF_ERROR(CheckTarget(box, out));
+  if (box.IsEmpty()) return absl::OkStatus();
+  out.storage()->BumpVersion();
+  BoxReader reader(file, tensor.begin, *tensor.dtype, out.dtype(), out.raw_data());
+  const absl::Status status = reader.Read(shape, box);
+  // Afterwards, so that a write during the read is seen; it also explains an odd element.
+  SHARDMESH_RETURN_IF_ERROR(file.CheckUnchanged());
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  SHARDMESH_ASSIGN_OR_RETURN(std::unique_ptr<InputFile> file, InputFile::Open(path));
+  absl::StatusOr<SafetensorsHeader> header = ReadHeader(*file);
+  if (!header.ok()) return Annotate(header.status(), path);
+  return SafetensorsFile(std::move(file), *std::move(header));
+}
+
+SafetensorsFile::SafetensorsFile(std::unique_ptr<const InputFile> file, SafetensorsHeader header)
+    : file_(std::move(file)), header_(std::move(header)) {
+  index_.reserve(header_.tensors.size());
+  for (size_t i = 0; i < header_.tensors.size(); ++i) index_.emplace(header_.tensors[i].name, i);
+}
+
+// The keys of the index view strings in the vector's own memory, which moves as a whole.
+SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
+SafetensorsFile::~SafetensorsFile() = default;
+
+const std::string& SafetensorsFile::path() const { return file_->path(); }
+
+int64_t SafetensorsFile::bytes_read() const { return file_->bytes_read(); }
+
+std::vector<std::string> SafetensorsFile::Names() const {
+  std::vector<std::string> names;
+  names.reserve(header_.tensors.size());
+  for (const StoredTensor& tensor : header_.tensors) names.push_back(tensor.name);
+  return names;
+}
+
+const StoredTensor* SafetensorsFile::Find(std::string_view name) const {
+  const auto found = index_.find(absl::string_view(name.data(), name.size()));
+  return found == index_.end() ? nullptr : &header_.tensors[found->second];
+}
+
+absl::Status SafetensorsFile::Read(std::string_view name, Tensor& out) const {
+  const StoredTensor* tensor = Find(name);
+  // What has too many dims for a box fails below before the box is looked at.
+  const bool has_box = tensor != nullptr && tensor->shape.size() <= Dims::kMaxRank;
+  return ReadBox(name, has_box ? Box::Whole(Dims(tensor->shape)) : Box(), out);
+}
+
+absl::Status SafetensorsFile::ReadBox(std::string_view name, const Box& box, Tensor& out) const {
+  const StoredTensor* tensor = Find(name);
+  if (tensor == nullptr) {
+    return absl::NotFoundError(absl::StrCat(path(), ": there is no tensor ", Quoted(name),
+                                            " among the ", header_.tensors.size(),
+                                            " of this file"));
+  }
+  absl::Status status = CheckReadable(*tensor);
+  if (status.ok()) status = ReadStoredBox(*file_, *tensor, box, out);
+  if (status.ok()) return status;
+  return Annotate(status,
+                  absl::StrCat(path(), ": tensor ", Quoted(name), " (", tensor->ToString(), ")"));
+}
+
+}  // namespace shardmesh

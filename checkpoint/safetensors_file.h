@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A safetensors file, open for reading. Each rank takes its own box of each tensor and reads no
+// other byte ranges.
+//
+//   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open("model.safetensors");
+//   Tensor shard = Tensor::Empty(context, box.Extents(), DType::kBF16);
+//   absl::Status status = file->ReadBox("model.embed_tokens.weight", box, shard);
+//
+// A model in several files: checkpoint/checkpoint_reader.h. The format: docs/checkpoint_format.md.
+#ifndef SHARDMESH_CHECKPOINT_SAFETENSORS_FILE_H_
+#define SHARDMESH_CHECKPOINT_SAFETENSORS_FILE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "shardmesh/checkpoint/safetensors_header.h"
+#include "shardmesh/placement/box.h"
+#include "shardmesh/tensor/tensor.h"
+
+namespace shardmesh {
+
+namespace internal {
+class InputFile;
+}
+
+/// Thread-safe once open: ranks may share one or open their own. The bytes of the file are trusted
+/// in nothing: whatever they are, the result is a Status that names the file and, where there is
+/// one, the tensor.
+class SafetensorsFile {
+ public:
+  /// Reads and checks the header.
+  ///
+  /// Errors: kNotFound, kPermissionDenied, ... as the system says; kInvalidArgument if this is no
+  /// regular file or not safetensors.
+  static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
+  SafetensorsFile(SafetensorsFile&&) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
+  ~SafetensorsFile();
+
+  const std::string& path() const;
+  /// In the order of their bytes in the file.
+  const std::vector<StoredTensor>& tensors() const { return header_.tensors; }
+  std::vector<std::string> Names() const;
+  /// Null if there is no tensor of this name.
+  const StoredTensor* Find(std::string_view name) const;
+  /// The free text under "__metadata__".
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+
+  /// Reads a whole tensor: ReadBox of all of it.
+  absl::Status Read(std::string_view name, Tensor& out) const;
+
+  /// Reads the elements of `box` into `out`, converting them to its dtype: to a floating one by
+  /// rounding to nearest (as ops::Cast does), to an integer or bool where the value stays the same.
+  ///
+  /// Shape:  out is contiguous, on the CPU, and has the shape box.Extents().
+  /// Cost:   one read a contiguous run of the box; runs closer than a page are read in one, with
+  /// what lies between. Errors: kNotFound (no such tensor), kInvalidArgument (box or out do not
+  /// fit), kUnimplemented (a dtype that
+  ///         Shardmesh does not compute with, or more than Dims::kMaxRank dims), kOutOfRange (an
+  ///         element that an integer or bool `out` cannot take), kDataLoss (the file is shorter
+  ///         than or not the one that was opened). What `out` holds after kOutOfRange, kDataLoss or
+  ///         an error of the system is undefined.
+  absl::Status ReadBox(std::string_view name, const Box& box, Tensor& out) const;
+
+  /// Bytes taken from the file so far, header included, by all threads.
+  int64_t bytes_read() const;
+
+ private:
+  SafetensorsFile(std::unique_ptr<const internal::InputFile> file, SafetensorsHeader header);
+
+  std::unique_ptr<const internal::InputFile> file_;
+  SafetensorsHeader header_;
+  absl::flat_hash_map<absl::string_view, size_t> index_;  // By the names in header_.tensors.
+};
+
+}  // namespace shardmesh
+
+#endif  // SHARDMESH_CHECKPOINT_SAFETENSORS_FILE_H_
