@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a cached op on sharded tensors costs above its kernel, with autograd recording: f32 [8, 8] on a mesh of four ranks
-// in this process, rank 0 timed while the others are idle.
+// What a cached op on sharded tensors costs above its kernel, with autograd recording: f32 [8, 8]
+// on a mesh of four ranks in this process, rank 0 timed while the others are idle.
 //
 //   bazel run --config=bench //dtensor:dispatch_benchmark
 //
-// `above_kernel_ns` = time of the op on DTensors - time of the same op on this rank's local tensors, both in one run.
+// `above_kernel_ns` = time of the op on DTensors - time of the same op on this rank's local
+// tensors, both in one run.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -25,9 +26,11 @@ namespace {
 struct Operands {
   explicit Operands(const DeviceMesh& mesh) {
     const auto make = [&](const Dims& shape, Placement placement, uint64_t stream) {
-      DTensor x = FromBoxes(mesh, shape, DType::kF32, {placement}, [&](const Box& box, Tensor& local) {
-        ops::RandomNormal(mesh.context(), {.seed = 1, .stream = stream}, {shape, box.begin}, 0, 1, local);
-      });
+      DTensor x =
+          FromBoxes(mesh, shape, DType::kF32, {placement}, [&](const Box& box, Tensor& local) {
+            ops::RandomNormal(mesh.context(), {.seed = 1, .stream = stream}, {shape, box.begin}, 0,
+                              1, local);
+          });
       return x.SetRequiresGrad();
     };
     x = make({8, 8}, Shard(0), 1);
@@ -68,7 +71,8 @@ void Dispatch(benchmark::State& state, Distributed distributed, Local local) {
     constexpr int kRepetitions = 2000;
     double op = 1e300, kernel = 1e300;  // The least of several: noise only adds.
     for (auto _ : state) {
-      const double ns = NanosecondsEach(kRepetitions, [&] { benchmark::DoNotOptimize(distributed(operands)); });
+      const double ns =
+          NanosecondsEach(kRepetitions, [&] { benchmark::DoNotOptimize(distributed(operands)); });
       op = std::min(op, ns);
       kernel = std::min(kernel, NanosecondsEach(kRepetitions, [&] {
                           benchmark::DoNotOptimize(local(context, operands));

@@ -415,7 +415,7 @@ TEST(FullyShard, MixedPrecisionGathersHalfTheBytesAndReducesInF32) {
     tower.Initialize(1);
     const UnitBytes bytes = BytesOf(tower.Parameters(), 4);
     CommTrace trace(mesh);
-    Backward(Sum(tower(Batch(mesh, 0, 7))));
+    Backward(Mean(Square(tower(Batch(mesh, 0, 7)))));
     EXPECT_EQ(trace.Bytes("dp", "all_gather", "fsdp_gather"),
               bytes.gather);  // Two gathers at half the bytes.
     EXPECT_EQ(trace.Bytes("dp", "reduce_scatter"), bytes.scatter);
@@ -495,6 +495,26 @@ TEST(FullyShard, UsesNewValuesAfterAStepThatNoBackwardPreceded) {
     }
     EXPECT_EQ(Item(LossOf(tower, mesh, 0)), Item(LossOf(fresh, mesh, 0)));
   }));
+}
+
+// The weights that backward gathers again are not those that forward used.
+TEST(FullyShard, RefusesABackwardAfterTheParametersChanged) {
+  for (const bool bf16 : {false, true}) {
+    ExpectOk(RunRanks(2, [&](Communicator& world) {
+      DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}});
+      Tower tower;
+      FullyShardOptions options;
+      if (bf16) options.mixed_precision.param_dtype = DType::kBF16;
+      Shard(tower, mesh, options);
+      tower.Initialize(1);
+      const DTensor loss = Mean(Square(tower(Batch(mesh, 0, 7))));
+      for (const nn::Parameter& parameter : tower.Parameters()) {
+        NoGrad no_grad(mesh);
+        MulInPlace(parameter.data(), 0.5);
+      }
+      EXPECT_THROW(Backward(loss), Error);
+    }));
+  }
 }
 
 TEST(FullyShard, RefusesWhatDoesNotFit) {

@@ -36,10 +36,11 @@ void Unit::Prepare() {
   for (auto& parameter : parameters_) {
     parameter->Prepare(Name(), [this] { OnParameterGradient(); });
   }
-  ResetAwaited();
+  BeginBackward();
 }
 
-void Unit::ResetAwaited() {
+void Unit::BeginBackward() {
+  entered_backward_ = false;
   awaited_gradients_ = static_cast<int>(
       std::count_if(parameters_.begin(), parameters_.end(),
                     [](const auto& parameter) { return parameter->parameter().requires_grad(); }));
@@ -115,8 +116,11 @@ void Unit::PostForward(DTensor& output) {
 
 void Unit::PreBackward() {
   tree_->BeginBackward(mesh_);
+  entered_backward_ = true;
   Unshard();
-  if (Unit* before = tree_->Before(this)) before->Prefetch();
+  // The root is used first and last: it may have come and gone already.
+  Unit* before = tree_->Before(this);
+  if (before != nullptr && !before->entered_backward_) before->Prefetch();
 }
 
 // ---- reducing
@@ -268,7 +272,7 @@ Unit* Tree::Before(const Unit* unit) const {
 
 void Tree::BeginBackward(const DeviceMesh& mesh) {
   if (std::exchange(in_backward_, true)) return;
-  for (Unit* unit : units_) unit->ResetAwaited();
+  for (Unit* unit : units_) unit->BeginBackward();
   AtEndOfBackward(mesh, [this](bool succeeded) { EndBackward(succeeded); });
 }
 

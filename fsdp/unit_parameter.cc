@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/fsdp/internal/unit_parameter.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/check.h"
 #include "shardmesh/base/error.h"
@@ -80,13 +82,16 @@ std::optional<AllGatherItem> UnitParameter::BeginGather() {
   // The values may have been replaced since (loaded).
   if (!NeedsBuffer() && leaf_.local().storage() != shard.storage()) MakeLeaf();
   parameter_.set_active(leaf_);
-  gathered_version_ = shard.storage()->version();
+  const bool has_new_values =
+      std::exchange(gathered_version_, shard.storage()->version()) != shard.storage()->version();
   if (!NeedsBuffer()) return std::nullopt;
   leaf_.local().storage()->Refill();
+  // A graph that saved the old values must not be differentiated with the new ones.
+  if (has_new_values) leaf_.local().storage()->BumpVersion();
   ExecutionContext& context = mesh_.context();
   if (!exchanges_) {
     Tensor target = leaf_.local();
-    ops::Copy(context, shard, target);
+    KernelsFor(context.device()).copy(context, shard, target);
     staging_.cast_bytes += target.Bytes();
     return std::nullopt;
   }

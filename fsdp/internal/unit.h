@@ -82,7 +82,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void Commit();
   /// Drops unreduced and uncommitted gradients.
   void Discard();
-  void ResetAwaited();
+  void BeginBackward();
 
   bool sync = true;
 
@@ -114,6 +114,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   State state_ = State::kSharded;
   Work gather_;
   int awaited_gradients_ = 0;
+  bool entered_backward_ = false;
   std::vector<Reduction> reductions_;
   std::vector<Work> reduction_works_;
   size_t num_phases_ = 0;
