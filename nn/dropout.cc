@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/nn/dropout.h"
+
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/ops.h"
+
+namespace shardmesh::nn {
+
+Dropout::Dropout(double p) : p_(p) {
+  if (!(p >= 0 && p <= 1)) ThrowInvalid("Dropout: probability ", p, " is not in [0, 1]");
+}
+
+DTensor Dropout::Forward(const Inputs& inputs) {
+  if (!training() || p_ == 0) return inputs[0];
+  // No parameter has a name that ends so: initial values are drawn from other streams.
+  const std::string name = FullName() + "/dropout";
+  const RandomKey key = {.seed = seed_, .stream = RandomStreamOf(name, /*salt=*/calls_++)};
+  return shardmesh::Dropout(inputs[0], p_, key);
+}
+
+void Dropout::Reseed(uint64_t seed) {
+  seed_ = seed;
+  calls_ = 0;
+}
+
+}  // namespace shardmesh::nn

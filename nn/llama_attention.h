@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Causal self-attention of a Llama: rotary positions, grouped query heads.
+#ifndef SHARDMESH_NN_LLAMA_ATTENTION_H_
+#define SHARDMESH_NN_LLAMA_ATTENTION_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "shardmesh/nn/linear.h"
+#include "shardmesh/nn/llama_config.h"
+#include "shardmesh/nn/module.h"
+#include "shardmesh/nn/rotary_tables.h"
+
+namespace shardmesh::nn {
+
+/// x [batch, sequence, hidden] -> the same shape. Children: "q_proj", "k_proj", "v_proj", "o_proj".
+/// The code is written with the global number of heads; where the projections are sharded over
+/// heads, so is the attention.
+class LlamaAttention : public Module {
+ public:
+  LlamaAttention(const LlamaConfig& config, DType dtype, std::shared_ptr<RotaryTables> rotary);
+
+ protected:
+  DTensor Forward(const Inputs& inputs) override;
+
+ private:
+  /// [batch, sequence, heads * d] -> [batch, heads, sequence, d].
+  DTensor SplitHeads(const DTensor& x, int64_t heads) const;
+
+  int64_t heads_;
+  int64_t key_value_heads_;
+  int64_t head_dim_;
+  std::shared_ptr<RotaryTables> rotary_;
+  Linear q_proj_;
+  Linear k_proj_;
+  Linear v_proj_;
+  Linear o_proj_;
+};
+
+}  // namespace shardmesh::nn
+
+#endif  // SHARDMESH_NN_LLAMA_ATTENTION_H_

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/nn/load.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/base/status_macros.h"
+
+namespace shardmesh::nn {
+namespace {
+
+/// All names of each parameter, by Parameter::id().
+using AllNames = std::unordered_map<const void*, std::vector<std::string>>;
+
+void CollectNames(const Module& module, const std::string& prefix, AllNames& names) {
+  for (const Module::NamedParameter& own : module.own_parameters()) {
+    names[own.parameter.id()].push_back(prefix + own.name);
+  }
+  for (const auto& [name, child] : module.children()) {
+    CollectNames(*child, absl::StrCat(prefix, name, "."), names);
+  }
+}
+
+/// ": a, b, c and 7 more".
+std::string Listed(std::vector<std::string> names) {
+  constexpr size_t kShown = 8;
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kShown; ++i) {
+    absl::StrAppend(&text, i == 0 ? ": " : ", ", names[i]);
+  }
+  if (names.size() > kShown) absl::StrAppend(&text, " and ", names.size() - kShown, " more");
+  return text;
+}
+
+/// What is to be read for one parameter.
+struct Source {
+  Parameter parameter;
+  std::string name;  ///< In the checkpoint.
+};
+
+class Matcher {
+ public:
+  Matcher(const Module& model, const CheckpointReader& checkpoint) : checkpoint_(checkpoint) {
+    AllNames names;
+    CollectNames(model, "", names);
+    for (const auto& [name, parameter] : model.NamedParameters()) {
+      Match(name, parameter, names[parameter.id()]);
+    }
+  }
+
+  const std::vector<Source>& sources() const { return sources_; }
+
+  absl::Status Check(bool allow_unexpected) const {
+    std::vector<std::string> unexpected;
+    for (const std::string& name : checkpoint_.Names()) {
+      if (!known_.contains(name)) unexpected.push_back(name);
+    }
+    std::string problem;
+    if (!missing_.empty()) absl::StrAppend(&problem, "; missing", Listed(missing_));
+    if (!unexpected.empty() && !allow_unexpected) {
+      absl::StrAppend(&problem, "; not expected", Listed(unexpected));
+    }
+    if (!misshapen_.empty()) absl::StrAppend(&problem, "; of another shape", Listed(misshapen_));
+    if (problem.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(checkpoint_.path(), " does not fit the model", problem));
+  }
+
+ private:
+  void Match(const std::string& first_name, const Parameter& parameter,
+             const std::vector<std::string>& names) {
+    known_.insert(names.begin(), names.end());
+    for (const std::string& name : names) {
+      const StoredTensor* stored = checkpoint_.Find(name);
+      if (stored == nullptr) continue;
+      if (!std::equal(stored->shape.begin(), stored->shape.end(), parameter.shape().begin(),
+                      parameter.shape().end())) {
+        misshapen_.push_back(absl::StrCat(name, " is ", stored->ToString(), ", expected ",
+                                          parameter.shape().ToString()));
+      }
+      sources_.push_back({parameter, name});
+      return;
+    }
+    missing_.push_back(first_name);
+  }
+
+  const CheckpointReader& checkpoint_;
+  std::vector<Source> sources_;
+  std::unordered_set<std::string> known_;
+  std::vector<std::string> missing_;
+  std::vector<std::string> misshapen_;
+};
+
+absl::Status Read(const CheckpointReader& checkpoint, Source source) {
+  Parameter& parameter = source.parameter;
+  const DeviceMesh& mesh = parameter.mesh();
+  const Box box = parameter.layout().LocalBox(mesh.coord());
+  if (parameter.IsMaterialized()) {
+    // In place: others may hold on to this very tensor.
+    Tensor local = parameter.data().local();
+    local.storage()->BumpVersion();
+    return checkpoint.ReadBox(source.name, box, local);
+  }
+  Tensor local =
+      Tensor::Empty(mesh.context(), box.Extents(), parameter.dtype(), MemoryCategory::kParameters);
+  SHARDMESH_RETURN_IF_ERROR(checkpoint.ReadBox(source.name, box, local));
+  parameter.SetData(DTensor(mesh, parameter.layout(), std::move(local)));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LoadParameters(Module& model, const CheckpointReader& checkpoint,
+                            const LoadOptions& options) {
+  for (const Parameter& parameter : model.Parameters()) {
+    if (parameter.IsPlaced()) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, "LoadParameters: parameter ", parameter.ToString(),
+          " has no mesh yet: call Parallelize, FullyShard or PlaceReplicated first");
+  }
+  const Matcher matcher(model, checkpoint);
+  SHARDMESH_RETURN_IF_ERROR(matcher.Check(options.allow_unexpected));
+  for (const Source& source : matcher.sources()) {
+    SHARDMESH_RETURN_IF_ERROR(Read(checkpoint, source));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shardmesh::nn

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reads a model's parameters from a checkpoint; each rank reads its own boxes and nothing else.
+//
+//   nn::Llama model(config);
+//   tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan());
+//   SHARDMESH_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(directory));
+//   SHARDMESH_RETURN_IF_ERROR(nn::LoadParameters(model, reader));
+#ifndef SHARDMESH_NN_LOAD_H_
+#define SHARDMESH_NN_LOAD_H_
+
+#include "absl/status/status.h"
+#include "shardmesh/checkpoint/checkpoint_reader.h"
+#include "shardmesh/nn/module.h"
+
+namespace shardmesh::nn {
+
+struct LoadOptions {
+  /// Pass over tensors that the model has no name for (old checkpoints hold rotary tables).
+  bool allow_unexpected = false;
+};
+
+/// Gives every parameter below `model` the values of the tensor of its name, converted to its dtype
+/// (to nearest). Parameters that have values already are overwritten in place.
+///
+/// A tied parameter is read under the first of its names that the checkpoint has.
+///
+/// Local. Ranks that read different files do not notice: the caller sees to it that they agree.
+/// Errors: throws Error(kFailedPrecondition) naming the first parameter without a mesh. Returns
+///         kInvalidArgument listing what is missing, what is not expected and what has another
+///         shape, before anything is read; else the first error of reading, naming the tensor (the
+///         values of the model are undefined then).
+absl::Status LoadParameters(Module& model, const CheckpointReader& checkpoint,
+                            const LoadOptions& options = {});
+
+}  // namespace shardmesh::nn
+
+#endif  // SHARDMESH_NN_LOAD_H_

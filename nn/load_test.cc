@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/nn/load.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/comm/run_ranks.h"
+#include "shardmesh/nn/embedding.h"
+#include "shardmesh/nn/linear.h"
+
+namespace shardmesh::nn {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// embed.weight [5, 3], tied to head.weight, and bias.bias [7].
+class Tiny : public Module {
+ public:
+  explicit Tiny(DType dtype = DType::kF32)
+      : embed_(5, 3, dtype),
+        head_(embed_.weight(), {.dtype = dtype}),
+        other_(2, 7, {.bias = true, .dtype = dtype}) {
+    RegisterChild("embed", embed_);
+    RegisterChild("head", head_);
+    RegisterChild("other", other_);
+  }
+
+ protected:
+  DTensor Forward(const Inputs& inputs) override { return inputs[0]; }
+
+ private:
+  Embedding embed_;
+  Linear head_;
+  Linear other_;
+};
+
+/// Mixed signs, none alike, exact in bf16.
+std::vector<float> Numbers(int count, float start) {
+  std::vector<float> numbers;
+  for (int i = 0; i < count; ++i) numbers.push_back((i % 2 == 0 ? 1 : -1) * (start + i));
+  return numbers;
+}
+
+struct Entry {
+  std::string name;
+  Dims shape;
+  std::vector<float> values;
+};
+
+/// Writes a safetensors file of f32 tensors and returns its path.
+std::string WriteFile(const std::vector<Entry>& entries) {
+  std::string header, data;
+  for (const Entry& entry : entries) {
+    const size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(entry.values.data()), entry.values.size() * 4);
+    absl::StrAppend(&header, header.empty() ? "{" : ",", "\"", entry.name,
+                    "\":{\"dtype\":\"F32\",\"shape\":", entry.shape.ToString(),
+                    ",\"data_offsets\":[", begin, ",", data.size(), "]}");
+  }
+  header += "}";
+  const uint64_t length = header.size();
+  const std::string path =
+      absl::StrCat(::testing::TempDir(),
+                   ::testing::UnitTest::GetInstance()->current_test_info()->name(), ".safetensors");
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  file << header << data;
+  return path;
+}
+
+std::vector<Entry> TinyEntries(const std::string& embedding_name) {
+  return {{"other.weight", {7, 2}, Numbers(14, 20)},
+          {"other.bias", {7}, Numbers(7, 50)},
+          {embedding_name, {5, 3}, Numbers(15, 1)}};
+}
+
+std::string WriteTiny(const std::string& embedding_name) {
+  return WriteFile(TinyEntries(embedding_name));
+}
+
+CheckpointReader OpenOrDie(const std::string& path) {
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
+  ThrowIfError(reader.status());
+  return *std::move(reader);
+}
+
+void Place(Module& module, const DeviceMesh& mesh, const Placement& placement) {
+  for (Parameter& parameter : module.Parameters()) {
+    parameter.Place(mesh, Layout::Make(mesh.shape(), {placement}, parameter.shape()));
+  }
+}
+
+void ExpectTinyValues(const Module& model) {
+  const std::vector<std::vector<float>> expected = {Numbers(15, 1), Numbers(14, 20),
+                                                    Numbers(7, 50)};
+  const std::vector<Parameter> parameters = model.Parameters();
+  ASSERT_EQ(parameters.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(FullTensor(parameters[i].data()).ToVector<float>(), expected[i])
+        << parameters[i].ToString();
+  }
+}
+
+TEST(LoadParameters, GivesEachRankItsBoxAndReadsNoMore) {
+  const std::string path = WriteTiny("embed.weight");
+  for (const Placement& placement : {Shard(0), Replicate()}) {
+    for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+      const absl::Status status = RunRanks(3, [&](Communicator& world) {
+        const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 3}});
+        Tiny model(dtype);
+        Place(model, mesh, placement);
+        const CheckpointReader checkpoint = OpenOrDie(path);
+        const int64_t header = checkpoint.bytes_read();
+        ThrowIfError(LoadParameters(model, checkpoint));
+        ExpectTinyValues(model);
+        int64_t elements = 0;
+        for (const Parameter& parameter : model.Parameters()) {
+          elements += parameter.data().local().NumElements();
+          EXPECT_TRUE(parameter.data().RequiresGrad());
+        }
+        EXPECT_EQ(checkpoint.bytes_read() - header, elements * 4);
+        EXPECT_EQ(mesh.context().allocator()->stats(MemoryCategory::kParameters).bytes,
+                  elements * SizeOf(dtype));
+      });
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+}
+
+TEST(LoadParameters, FindsATiedParameterUnderAnyOfItsNames) {
+  const std::string path = WriteTiny("head.weight");
+  const absl::Status status = RunRanks(1, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 1}});
+    Tiny model;
+    Place(model, mesh, Replicate());
+    ThrowIfError(LoadParameters(model, OpenOrDie(path)));
+    ExpectTinyValues(model);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(LoadParameters, OverwritesValuesInPlace) {
+  const std::string path = WriteTiny("embed.weight");
+  const absl::Status status = RunRanks(2, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}});
+    Tiny model;
+    Place(model, mesh, Shard(0));
+    model.Initialize(1);
+    const DTensor before = model.Parameters()[0].data();
+    const int64_t version = before.local().storage()->version();
+    ThrowIfError(LoadParameters(model, OpenOrDie(path)));
+    ExpectTinyValues(model);
+    EXPECT_EQ(model.Parameters()[0].data().impl(), before.impl());
+    EXPECT_GT(before.local().storage()->version(), version);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(LoadParameters, ListsWhatDoesNotFitAndReadsNothing) {
+  std::vector<Entry> entries = {{"embed.weight", {3, 5}, Numbers(15, 1)},
+                                {"other.weight", {7, 2}, Numbers(14, 1)}};
+  for (int i = 0; i < 10; ++i) entries.push_back({absl::StrCat("extra", i), {1}, {1}});
+  const std::string path = WriteFile(entries);
+  const absl::Status status = RunRanks(1, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 1}});
+    Tiny model;
+    EXPECT_THROW(LoadParameters(model, OpenOrDie(path)).IgnoreError(), Error);
+    Place(model, mesh, Replicate());
+    const absl::Status strict = LoadParameters(model, OpenOrDie(path));
+    EXPECT_EQ(strict.code(), absl::StatusCode::kInvalidArgument);
+    for (const std::string& part :
+         {path, std::string("missing: other.bias"), std::string("not expected: extra0, extra1, "),
+          std::string("extra7 and 2 more"),
+          std::string("embed.weight is f32[3,5], expected [5,3]")}) {
+      EXPECT_THAT(std::string(strict.message()), HasSubstr(part));
+    }
+    const absl::Status lenient = LoadParameters(model, OpenOrDie(path), {.allow_unexpected = true});
+    EXPECT_THAT(std::string(lenient.message()), Not(HasSubstr("extra")));
+    EXPECT_THAT(std::string(lenient.message()), HasSubstr("missing: other.bias"));
+    EXPECT_FALSE(model.Parameters()[1].IsMaterialized());
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(LoadParameters, PassesOverTheUnexpectedWhenAsked) {
+  std::vector<Entry> entries = TinyEntries("embed.weight");
+  entries.push_back({"rotary.inv_freq", {2}, {1, 2}});
+  const std::string path = WriteFile(entries);
+  const absl::Status status = RunRanks(1, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 1}});
+    Tiny model;
+    Place(model, mesh, Replicate());
+    EXPECT_FALSE(LoadParameters(model, OpenOrDie(path)).ok());
+    ThrowIfError(LoadParameters(model, OpenOrDie(path), {.allow_unexpected = true}));
+    ExpectTinyValues(model);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace shardmesh::nn

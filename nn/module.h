@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The base of all layers: named parameters, buffers and children, forward hooks, train/eval,
+// deferred initialisation.
+//
+//   class Mlp : public nn::Module {
+//    public:
+//     Mlp() { RegisterChild("up", up_); RegisterChild("down", down_); }
+//    protected:
+//     DTensor Forward(const Inputs& x) override { return down_(Silu(up_(x[0]))); }
+//     nn::Linear up_{64, 256}, down_{256, 64};
+//   };
+#ifndef SHARDMESH_NN_MODULE_H_
+#define SHARDMESH_NN_MODULE_H_
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "shardmesh/dtensor/dtensor.h"
+#include "shardmesh/nn/parameter.h"
+
+namespace shardmesh::nn {
+
+/// Belongs to one rank. Not copyable or movable: parents and hooks hold its address.
+class Module {
+ public:
+  using Inputs = absl::InlinedVector<DTensor, 2>;
+  /// May replace the inputs.
+  using PreHook = std::function<void(Module& module, Inputs& inputs)>;
+  /// May replace the output.
+  using PostHook = std::function<void(Module& module, const Inputs& inputs, DTensor& output)>;
+
+  Module() = default;
+  virtual ~Module();
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// Pre-hooks in order of registration, Forward, post-hooks in order of registration. Collective.
+  DTensor operator()(const DTensor& x) { return Call({x}); }
+  DTensor Call(Inputs inputs);
+
+  void AddForwardPreHook(PreHook hook) { pre_hooks_.push_back(std::move(hook)); }
+  /// First in line: runs before the pre-hooks registered so far (post-hooks need no counterpart:
+  /// those registered later run later, outermost last).
+  void PrependForwardPreHook(PreHook hook) {
+    pre_hooks_.insert(pre_hooks_.begin(), std::move(hook));
+  }
+  void AddForwardHook(PostHook hook) { post_hooks_.push_back(std::move(hook)); }
+
+  struct NamedParameter {
+    std::string name;
+    Parameter parameter;
+  };
+  struct NamedModule {
+    std::string name;  ///< "" for this module itself.
+    Module* module;
+  };
+  /// Of this module and all below, depth first in order of registration; a tied parameter once,
+  /// under its first name. Names are relative to this module, but Parameter::name() is set to the
+  /// name that counts from the outermost module, wherever this is called.
+  std::vector<NamedParameter> NamedParameters() const;
+  std::vector<Parameter> Parameters() const;
+  /// This module and all below, parents first; a shared module once.
+  std::vector<NamedModule> NamedModules();
+  /// Own parameters only (not those of children), by local name.
+  const std::vector<NamedParameter>& own_parameters() const { return parameters_; }
+  /// Null if there is none of this name.
+  Parameter* FindOwnParameter(std::string_view name);
+  const std::vector<std::pair<std::string, Module*>>& children() const { return children_; }
+
+  /// Places every parameter that has no mesh yet, replicated.
+  void PlaceReplicated(const DeviceMesh& mesh);
+  /// Materialises every parameter below that has no values. They depend on `seed` and on full
+  /// names, counted from the outermost module. Also restarts random layers (Dropout).
+  /// Local.
+  /// Errors: throws Error(kFailedPrecondition) naming the first parameter that is not placed;
+  /// nothing is materialised then.
+  void Initialize(uint64_t seed);
+
+  /// Of this module and all below.
+  void Train(bool training = true);
+  void Eval() { Train(false); }
+  bool training() const { return training_; }
+
+ protected:
+  virtual DTensor Forward(const Inputs& inputs) = 0;
+  /// Called by Initialize; for layers that draw random numbers.
+  virtual void Reseed(uint64_t /*seed*/) {}
+  /// Counted from the outermost module; "" for that one itself.
+  std::string FullName() const;
+
+  /// Names are not empty, unique within a module and contain no '.'; violations throw
+  /// Error(kInvalidArgument).
+  Parameter RegisterParameter(std::string name, const Dims& shape, DType dtype, Init init);
+  /// A parameter that another module has as well (tied).
+  void RegisterParameter(std::string name, const Parameter& parameter);
+  /// `child` is a member of this module or outlives it.
+  void RegisterChild(std::string name, Module& child);
+  /// A constant that is no parameter; not saved.
+  void RegisterBuffer(std::string name, Tensor value);
+  /// Throws Error(kInvalidArgument) if there is no buffer of this name.
+  const Tensor& Buffer(std::string_view name) const;
+
+ private:
+  const Module& Outermost() const;
+  void NameParameters() const;
+  void CheckNewName(std::string_view name) const;
+  void CollectParameters(const std::string& prefix, std::vector<NamedParameter>& out) const;
+
+  std::vector<NamedParameter> parameters_;
+  std::vector<std::pair<std::string, Tensor>> buffers_;
+  std::vector<std::pair<std::string, Module*>> children_;
+  Module* parent_ = nullptr;  // The first module that registered this one.
+  std::vector<PreHook> pre_hooks_;
+  std::vector<PostHook> post_hooks_;
+  bool training_ = true;
+};
+
+}  // namespace shardmesh::nn
+
+#endif  // SHARDMESH_NN_MODULE_H_

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A trainable tensor of a module: first only a shape, an initialisation and a layout; a DTensor
+// once materialised.
+//
+// Deferred initialisation: a model is built on meta (no memory), Parallelize and FullyShard decide
+// the layout, and then each rank makes its own box. The numbers depend on (seed, name, global
+// index) alone, so any mesh gets the same bits.
+#ifndef SHARDMESH_NN_PARAMETER_H_
+#define SHARDMESH_NN_PARAMETER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "shardmesh/dtensor/dtensor.h"
+
+namespace shardmesh::nn {
+
+/// Initial values.
+struct Init {
+  enum class Kind { kConstant, kNormal, kUniform };
+  Kind kind = Kind::kConstant;
+  double a = 0;  ///< The constant; the mean; the lower bound.
+  double b = 0;  ///< -; the standard deviation; the upper bound.
+
+  static Init Constant(double value) { return {Kind::kConstant, value, 0}; }
+  static Init Normal(double mean, double stddev) { return {Kind::kNormal, mean, stddev}; }
+  static Init Uniform(double low, double high) { return {Kind::kUniform, low, high}; }
+};
+
+/// The stream of random numbers (tensor/kernel_table.h) that belongs to a name: its XXH64 with
+/// `salt` as the seed. Part of the format: initial values depend on it.
+uint64_t RandomStreamOf(std::string_view name, uint64_t salt = 0);
+
+/// A shared handle: copies are the same parameter (a tied weight is one Parameter under two names).
+/// Belongs to a rank.
+class Parameter {
+ public:
+  /// No parameter (an absent bias); only bool and assignment are allowed.
+  Parameter() = default;
+  /// On meta: no mesh, no values. Throws Error(kInvalidArgument) if `dtype` is not floating.
+  Parameter(const Dims& shape, DType dtype, Init init);
+
+  explicit operator bool() const { return state_ != nullptr; }
+  const Dims& shape() const { return state_->shape; }
+  DType dtype() const { return state_->dtype; }
+  const Init& init() const { return state_->init; }
+  /// The full name in the model, "layers.0.mlp.up_proj.weight", the first one of a tied parameter.
+  /// Modules set it (module.h); empty until then.
+  const std::string& name() const { return state_->name; }
+  void set_name(std::string name) { state_->name = std::move(name); }
+  bool requires_grad() const { return state_->requires_grad; }
+  /// Frozen parameters get no gradient. Before the first forward.
+  void set_requires_grad(bool value);
+
+  /// Has a mesh and a layout.
+  bool IsPlaced() const { return static_cast<bool>(state_->layout); }
+  const DeviceMesh& mesh() const { return state_->mesh; }
+  const Layout& layout() const { return state_->layout; }
+  /// Sets mesh and layout; if values exist they are moved (collective then; a gradient is dropped).
+  /// Errors: throws Error(kInvalidArgument) naming the parameter if the layout is of another shape
+  /// or mesh, or Partial, or if values exist on another mesh.
+  void Place(const DeviceMesh& mesh, const Layout& layout);
+
+  /// Has values.
+  bool IsMaterialized() const { return static_cast<bool>(state_->data); }
+  /// Makes this rank's box from (seed, name(), global index). Local.
+  /// Errors: throws Error(kFailedPrecondition) if not placed, or if random values are to be made
+  /// and there is no name.
+  void Materialize(uint64_t seed);
+  /// Takes values that the caller made. Local.
+  /// Errors: throws Error(kFailedPrecondition) if not placed, Error(kInvalidArgument) if mesh,
+  /// layout or dtype differ, or the local tensor is not contiguous.
+  void SetData(DTensor data);
+
+  /// The leaf that the optimizer updates and whose grad() it reads: this rank's shard. Throws
+  /// Error(kFailedPrecondition) naming the parameter if it is not materialised.
+  const DTensor& data() const;
+  /// What forward uses: data(), or what FullyShard has put in its place for now.
+  const DTensor& active() const { return state_->active ? state_->active : data(); }
+  void set_active(DTensor active) { state_->active = std::move(active); }
+
+  /// "model.norm.weight f32[64] [R] @ [dp=2]", or "on meta" where it is not placed.
+  std::string ToString() const;
+
+  friend bool operator==(const Parameter& a, const Parameter& b) { return a.state_ == b.state_; }
+  const void* id() const { return state_.get(); }
+
+ private:
+  struct State {
+    Dims shape;
+    DType dtype = DType::kF32;
+    Init init;
+    std::string name;
+    bool requires_grad = true;
+    DeviceMesh mesh;
+    Layout layout;
+    DTensor data;
+    DTensor active;
+  };
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace shardmesh::nn
+
+#endif  // SHARDMESH_NN_PARAMETER_H_
