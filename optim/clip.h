@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clipping of the global gradient norm.
+//
+//   Backward(loss);
+//   double norm = optim::ClipGradNorm(model.Parameters(), /*max_norm=*/1.0);
+//   optimizer.Step();
+#ifndef SHARDMESH_OPTIM_CLIP_H_
+#define SHARDMESH_OPTIM_CLIP_H_
+
+#include <vector>
+
+#include "shardmesh/nn/parameter.h"
+
+namespace shardmesh::optim {
+
+/// Scales all gradients in place by min(1, max_norm / (norm + eps)), where norm is the Euclidean
+/// norm of all of them together, and returns the norm as it was before: the same on every rank.
+/// 0 if there are no gradients. If the norm is not finite it is returned so, and the gradients
+/// follow the formula (PyTorch's, with error_if_nonfinite=False): 0 or nan.
+///
+/// The parameters may have any mix of layouts, on several meshes: each element of a global gradient
+/// counts once, whatever its number of replicas. Sums of squares are f64.
+///
+/// Collective: over each mesh one all-reduce of one f64, named clip_grad_norm, over those axes of
+///             more than one rank along which some parameter with a gradient is sharded (none: no
+///             communication). All ranks pass the same parameters in the same order.
+/// Errors:     throws Error(kInvalidArgument) if max_norm or eps is negative or nan.
+double ClipGradNorm(const std::vector<nn::Parameter>& parameters, double max_norm,
+                    double eps = 1e-6);
+
+}  // namespace shardmesh::optim
+
+#endif  // SHARDMESH_OPTIM_CLIP_H_

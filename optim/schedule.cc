@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/optim/schedule.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "shardmesh/base/error.h"
+
+namespace shardmesh::optim {
+
+double CosineSchedule::At(int64_t step) const {
+  if (step < 0) ThrowInvalid("CosineSchedule: step ", step, " is negative");
+  if (step < warmup_steps) {
+    return peak_lr * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+  }
+  if (step >= total_steps) return peak_lr * min_ratio;
+  const double progress = static_cast<double>(step - warmup_steps + 1) /
+                          static_cast<double>(total_steps - warmup_steps);
+  const double cosine = 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  return peak_lr * (min_ratio + (1 - min_ratio) * cosine);
+}
+
+}  // namespace shardmesh::optim
