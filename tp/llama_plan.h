@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How an nn::Llama is split over a tensor-parallel axis.
+//
+//   tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan());
+#ifndef SHARDMESH_TP_LLAMA_PLAN_H_
+#define SHARDMESH_TP_LLAMA_PLAN_H_
+
+#include "shardmesh/tp/parallelize.h"
+
+namespace shardmesh::tp {
+
+/// Embedding, head and loss are split over the vocabulary, attention over heads, the MLP over its
+/// inner dim. Moves of tensors of batch x sequence x hidden along the axis, AR being an all-reduce,
+/// AG an all-gather and RS a reduce-scatter:
+///
+///   |               | forward | backward | sequence-parallel: forward | backward     |
+///   |---------------|---------|----------|----------------------------|--------------|
+///   | a block       | 2 AR    | 2 AR     | 2 AG and 2 RS              | 2 AG and 2 RS|
+///   | the embedding | 1 AR    | -        | 1 RS                       | 1 AG         |
+///   | the head      | -       | 1 AR     | 1 AG                       | 1 RS         |
+///
+/// With sequence parallelism, activations between attention and MLP are sharded over dim 1, and the
+/// gradient of each norm weight needs an all-reduce of its own size. The loss moves a few numbers a
+/// row (dtensor/ops.h). Only heads must divide: the axis size both the attention and the key-value
+/// heads.
+Plan LlamaTpPlan(bool sequence_parallel = false);
+
+}  // namespace shardmesh::tp
+
+#endif  // SHARDMESH_TP_LLAMA_PLAN_H_

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/tp/parallelize.h"
+
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shardmesh/base/error.h"
+
+namespace shardmesh::tp {
+namespace {
+
+struct Match {
+  const Style* style;
+  nn::Module::NamedModule target;
+};
+
+std::string Shown(const std::string& module_name) {
+  return module_name.empty() ? "the module itself" : module_name;
+}
+
+std::vector<Match> FindMatches(nn::Module& module, const Plan& plan) {
+  const std::vector<nn::Module::NamedModule> modules = module.NamedModules();
+  std::vector<Match> matches;
+  for (const PlanEntry& entry : plan) {
+    if (entry.style == nullptr) {
+      ThrowInvalid("Parallelize: pattern '", entry.pattern, "' has no style");
+    }
+    const size_t before = matches.size();
+    for (const nn::Module::NamedModule& candidate : modules) {
+      if (MatchesPattern(entry.pattern, candidate.name)) {
+        matches.push_back({entry.style.get(), candidate});
+      }
+    }
+    if (matches.size() == before) {
+      ThrowInvalid("Parallelize: pattern '", entry.pattern, "' of ", entry.style->ToString(),
+                   " matches no module");
+    }
+  }
+  return matches;
+}
+
+/// Where the plan puts parameters, by Parameter::id().
+class Assignment {
+ public:
+  void Add(const Match& match, const std::vector<Style::Placed>& placed) {
+    if (placed.empty()) return;
+    const auto [owner, is_new] = owners_.emplace(match.target.module, match.style);
+    if (!is_new) {
+      ThrowInvalid("Parallelize: ", Shown(match.target.name), " has its parameters placed by both ",
+                   owner->second->ToString(), " and ", match.style->ToString());
+    }
+    for (const Style::Placed& entry : placed) {
+      const auto [first, added] = placements_.emplace(entry.parameter.id(), entry.placement);
+      if (added || first->second == entry.placement) continue;
+      ThrowInvalid("Parallelize: ", match.style->ToString(), " of ", Shown(match.target.name),
+                   " wants ", entry.placement.ToString(), " for ", entry.parameter.name(),
+                   ", which is tied to a parameter that the plan makes ", first->second.ToString());
+    }
+  }
+
+  Placement Of(const nn::Parameter& parameter) const {
+    const auto found = placements_.find(parameter.id());
+    return found == placements_.end() ? Replicate() : found->second;
+  }
+
+ private:
+  std::unordered_map<const nn::Module*, const Style*> owners_;
+  std::unordered_map<const void*, Placement> placements_;
+};
+
+}  // namespace
+
+bool MatchesPattern(std::string_view pattern, std::string_view name) {
+  if (pattern.empty() || name.empty()) return pattern.empty() && name.empty();
+  if (pattern[0] != '*') {
+    return pattern[0] == name[0] && MatchesPattern(pattern.substr(1), name.substr(1));
+  }
+  for (size_t taken = 1; taken <= name.size() && name[taken - 1] != '.'; ++taken) {
+    if (MatchesPattern(pattern.substr(1), name.substr(taken))) return true;
+  }
+  return false;
+}
+
+void Parallelize(nn::Module& module, const DeviceMesh& mesh, std::string_view axis_name,
+                 const Plan& plan) {
+  const int axis = mesh.shape().Index(axis_name);
+  std::vector<nn::Parameter> parameters = module.Parameters();
+  for (const nn::Parameter& parameter : parameters) {
+    if (parameter.IsPlaced() && parameter.mesh() != mesh) {
+      ThrowInvalid("Parallelize: parameter ", parameter.ToString(), " is not on mesh ",
+                   mesh.ToString());
+    }
+  }
+  const std::vector<Match> matches = FindMatches(module, plan);
+  Assignment assignment;
+  for (const Match& match : matches) {
+    assignment.Add(match, match.style->PlaceParameters(*match.target.module,
+                                                       Shown(match.target.name), mesh, axis));
+  }
+
+  // All is well: from here on things change.
+  for (nn::Parameter& parameter : parameters) {
+    const Layout layout = parameter.IsPlaced()
+                              ? parameter.layout()
+                              : Layout::Replicated(mesh.shape(), parameter.shape());
+    parameter.Place(mesh, layout.With(axis, assignment.Of(parameter)));
+  }
+  for (const Match& match : matches) {
+    match.style->Apply(*match.target.module, Shown(match.target.name), mesh, axis);
+  }
+}
+
+}  // namespace shardmesh::tp

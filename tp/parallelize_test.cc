@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/tp/parallelize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "shardmesh/base/error.h"
+#include "shardmesh/comm/run_ranks.h"
+#include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/comm_trace.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/nn/embedding.h"
+#include "shardmesh/nn/linear.h"
+#include "shardmesh/nn/llama.h"
+#include "shardmesh/nn/rms_norm.h"
+#include "shardmesh/tp/llama_plan.h"
+
+namespace shardmesh::tp {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Vector = std::vector<double>;
+
+void OnRanks(const MeshShape& shape, const std::function<void(const DeviceMesh&)>& body) {
+  const absl::Status status =
+      RunRanks(static_cast<int>(shape.NumRanks()),
+               [&](Communicator& world) { body(DeviceMesh::Create(world, shape)); });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+/// Three linears, the last with its weight tied to an embedding.
+class Net : public nn::Module {
+ public:
+  Net() {
+    RegisterChild("embed", embed);
+    RegisterChild("up", up);
+    RegisterChild("norm", norm);
+    RegisterChild("down", down);
+    RegisterChild("head", head);
+  }
+  nn::Embedding embed{7, 4};
+  nn::Linear up{4, 6, {.bias = true}};
+  nn::RmsNorm norm{6};
+  nn::Linear down{6, 4, {.bias = true}};
+  nn::Linear head{embed.weight()};
+
+ protected:
+  DTensor Forward(const Inputs& x) override { return head(down(norm(up(embed(x[0]))))); }
+};
+
+std::string MessageOf(const std::function<void()>& call) {
+  const absl::Status status = Catch(call);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  return std::string(status.message());
+}
+
+void ExpectUntouched(const nn::Module& module) {
+  for (const nn::Parameter& parameter : module.Parameters()) {
+    EXPECT_FALSE(parameter.IsPlaced()) << parameter.ToString();
+  }
+}
+
+TEST(MatchesPattern, LetsAStarStandForPartOfAName) {
+  const struct {
+    std::string pattern, name;
+    bool matches;
+  } cases[] = {
+      {"", "", true},
+      {"", "a", false},
+      {"a", "", false},
+      {"a.b", "a.b", true},
+      {"a.b", "a.bc", false},
+      {"a.b", "a", false},
+      {"a.*", "a.b", true},
+      {"a.*", "a.", false},
+      {"a.*", "a.b.c", false},
+      {"*", "a.b", false},
+      {"*", "", false},
+      {"*.*", "a.b", true},
+      {"layers.*.attn", "layers.12.attn", true},
+      {"layers.*.attn", "layers.1.2.attn", false},
+      {"layers.*.attn", "layers..attn", false},
+      {"*_proj", "q_proj", true},
+      {"*_proj", "_proj", false},
+      {"l*r*", "layers", true},
+      {"l*r*", "layer", false},
+      {"a*a*a", "aaaaa", true},
+      {"a*b", "aab.b", false},
+  };
+  for (const auto& [pattern, name, matches] : cases) {
+    EXPECT_EQ(MatchesPattern(pattern, name), matches) << pattern << " | " << name;
+  }
+}
+
+TEST(Parallelize, PlacesParametersByStyleAndReplicatesTheOthers) {
+  OnRanks({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) {
+    Net net;
+    Parallelize(
+        net, mesh, "tp",
+        {{"embed", Rowwise()}, {"up", Colwise()}, {"down", Rowwise()}, {"head", Colwise()}});
+    const auto expect = [](const nn::Parameter& parameter, const std::string& placements) {
+      EXPECT_EQ(parameter.layout().PlacementsToString(), placements) << parameter.ToString();
+    };
+    expect(net.embed.weight(), "[R, S(0)]");
+    expect(net.up.weight(), "[R, S(0)]");
+    expect(net.up.bias(), "[R, S(0)]");
+    expect(net.norm.own_parameters()[0].parameter, "[R, R]");
+    expect(net.down.weight(), "[R, S(1)]");
+    expect(net.down.bias(), "[R, R]");
+
+    Net other;
+    Parallelize(other, mesh, "dp", {{"embed", Colwise()}, {"*n", Colwise()}});
+    expect(other.embed.weight(), "[S(1), R]");
+    expect(other.down.weight(), "[S(0), R]");
+    expect(other.up.weight(), "[R, R]");
+  });
+}
+
+TEST(Parallelize, KeepsWhatOtherAxesDoAndMovesValues) {
+  OnRanks({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) {
+    Net net;
+    nn::Parameter weight = net.up.weight();
+    weight.Place(mesh, Layout::Make(mesh.shape(), {Shard(0), Replicate()}, weight.shape()));
+    net.PlaceReplicated(mesh);
+    net.Initialize(1);
+    const Vector before = FullTensor(weight.data()).ToVector<double>();
+    Parallelize(net, mesh, "tp", {{"up", Colwise()}});
+    EXPECT_EQ(weight.layout().PlacementsToString(), "[S(0), S(0)]");
+    EXPECT_EQ(FullTensor(weight.data()).ToVector<double>(), before);
+  });
+}
+
+TEST(Parallelize, RefusesAPlanThatDoesNotFitAndChangesNothing) {
+  OnRanks({{"dp", 1}, {"tp", 2}}, [](const DeviceMesh& mesh) {
+    Net net;
+    const auto message = [&](const Plan& plan) {
+      const std::string text = MessageOf([&] { Parallelize(net, mesh, "tp", plan); });
+      ExpectUntouched(net);
+      return text;
+    };
+    const PlanEntry good = {"up", Colwise()};
+    EXPECT_THAT(message({good, {"layers.*.wq", Colwise()}}),
+                AllOf(HasSubstr("'layers.*.wq'"), HasSubstr("Colwise()"), HasSubstr("no module")));
+    EXPECT_THAT(message({good, {"up.weight", Colwise()}}), HasSubstr("no module"));
+    EXPECT_THAT(message({good, {"norm", Rowwise()}}),
+                AllOf(HasSubstr("Rowwise(R) of norm"), HasSubstr("nn::Linear")));
+    EXPECT_THAT(message({good, {"", Colwise()}}), HasSubstr("the module itself"));
+    EXPECT_THAT(message({good, {"u*", Rowwise()}}),
+                AllOf(HasSubstr("up"), HasSubstr("both Colwise() and Rowwise(R)")));
+    EXPECT_THAT(message({{"embed", Colwise()}, {"head", Colwise()}}),
+                AllOf(HasSubstr("Colwise() of head"), HasSubstr("S(0) for embed.weight"),
+                      HasSubstr("makes S(1)")));
+    EXPECT_THAT(message({{"up", nullptr}}), HasSubstr("no style"));
+    EXPECT_THAT(MessageOf([&] { Parallelize(net, mesh, "cp", {good}); }),
+                AllOf(HasSubstr("cp"), HasSubstr("[dp=1, tp=2]")));
+    ExpectUntouched(net);
+
+    const DeviceMesh line = mesh["tp"];
+    nn::Parameter weight = net.down.weight();
+    weight.Place(line, Layout::Replicated(line.shape(), weight.shape()));
+    EXPECT_THAT(MessageOf([&] { Parallelize(net, mesh, "tp", {good}); }),
+                AllOf(HasSubstr("down.weight"), HasSubstr("[dp=1, tp=2]")));
+    EXPECT_FALSE(net.up.weight().IsPlaced());
+  });
+}
+
+// Seen elsewhere: 8 ranks for 4 key-value heads of 128 end deep inside a reshape.
+TEST(Parallelize, NamesTheHeadsThatTheAxisDoesNotDivide) {
+  const nn::LlamaConfig config = {.vocab_size = 11,
+                                  .hidden_size = 24,
+                                  .intermediate_size = 8,
+                                  .num_hidden_layers = 2,
+                                  .num_attention_heads = 8,
+                                  .num_key_value_heads = 4,
+                                  .head_dim = 128};
+  OnRanks({{"tp", 8}}, [&](const DeviceMesh& mesh) {
+    nn::Llama model(config);
+    EXPECT_THAT(MessageOf([&] { Parallelize(model, mesh, "tp", LlamaTpPlan()); }),
+                AllOf(HasSubstr("model.layers.0.self_attn.k_proj"), HasSubstr("4 heads"),
+                      HasSubstr("axis tp of size 8")));
+    ExpectUntouched(model);
+  });
+  OnRanks({{"tp", 3}}, [&](const DeviceMesh& mesh) {
+    nn::Llama model(config);
+    EXPECT_THAT(MessageOf([&] { Parallelize(model, mesh, "tp", LlamaTpPlan()); }),
+                AllOf(HasSubstr("q_proj"), HasSubstr("8 heads"), HasSubstr("size 3")));
+    // Input heads count as well.
+    EXPECT_THAT(MessageOf([&] {
+                  Parallelize(model, mesh, "tp", {{"model.layers.*.self_attn.o_proj", Rowwise()}});
+                }),
+                AllOf(HasSubstr("o_proj"), HasSubstr("8 heads"), HasSubstr("size 3")));
+    ExpectUntouched(model);
+  });
+}
+
+// A bias added to each rank's product is added once a rank.
+TEST(Rowwise, AddsTheBiasOnce) {
+  for (const Placement& output : {Replicate(), Shard(0), Shard(-1)}) {
+    OnRanks({{"tp", 2}}, [&](const DeviceMesh& mesh) {
+      nn::Linear linear(4, 3, {.bias = true, .dtype = DType::kF64});
+      Parallelize(linear, mesh, "tp", {{"", Rowwise(output)}});
+      const auto set = [&](nn::Parameter parameter, const Vector& values) {
+        const Tensor full = Tensor::FromValues<double>(mesh.context(), parameter.shape(), values);
+        parameter.SetData(Distribute(mesh, full, {parameter.layout().placement(0)}));
+      };
+      set(linear.weight(), {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+      set(linear.bias(), {100, 200, 300});
+      const Tensor x = Tensor::FromValues<double>(mesh.context(), {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+      CommTrace trace(mesh);
+      const DTensor y = linear(Distribute(mesh, x, {Shard(1)}));
+      EXPECT_EQ(trace.Count("tp", output.IsShard() ? "reduce_scatter" : "all_reduce"), 1)
+          << trace.ToString();
+      EXPECT_EQ(trace.Count(), 1) << trace.ToString();
+      EXPECT_EQ(y.layout(), Layout::Make(mesh.shape(), {output}, {2, 3}));
+      EXPECT_EQ(FullTensor(y).ToVector<double>(), (Vector{130, 270, 410, 170, 374, 578}));
+      // d sum(y) / d bias counts rows, once.
+      Backward(Sum(y));
+      EXPECT_EQ(FullTensor(linear.bias().data().grad()).ToVector<double>(), (Vector{2, 2, 2}));
+      EXPECT_EQ(FullTensor(linear.weight().data().grad()).ToVector<double>(),
+                (Vector{6, 8, 10, 12, 6, 8, 10, 12, 6, 8, 10, 12}));
+    });
+  }
+}
+
+TEST(Colwise, LeavesItsOutputShardedUnlessTold) {
+  OnRanks({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) {
+    const std::vector<std::pair<StylePtr, std::string>> cases = {
+        {Colwise(), "[S(0), S(2)]"},
+        {Colwise(Replicate()), "[S(0), R]"},
+        {Colwise(Shard(1)), "[S(0), S(1)]"},
+    };
+    for (const auto& [style, placements] : cases) {
+      nn::Linear linear(4, 5);  // 3 and 2 columns.
+      Parallelize(linear, mesh, "tp", {{"", style}});
+      linear.Initialize(1);
+      const DTensor x = Full(mesh, {3, 2, 4}, DType::kF32, 1, {Shard(0), Replicate()});
+      CommTrace trace(mesh);
+      EXPECT_EQ(linear(x).layout().PlacementsToString(), placements) << style->ToString();
+      EXPECT_EQ(trace.Count("dp"), 0);
+      EXPECT_EQ(trace.Count("tp"), placements == "[S(0), S(2)]" ? 0 : 1) << trace.ToString();
+    }
+  });
+}
+
+TEST(PrepareInput, SumsTheGradientOfAReplicatedInputOnce) {
+  OnRanks({{"tp", 2}}, [](const DeviceMesh& mesh) {
+    // Two column-parallel products of one input: two summands of its gradient on each rank.
+    class Pair : public nn::Module {
+     public:
+      Pair() {
+        RegisterChild("a", a);
+        RegisterChild("b", b);
+      }
+      nn::Linear a{3, 4, {.dtype = DType::kF64}}, b{3, 5, {.dtype = DType::kF64}};
+
+     protected:
+      DTensor Forward(const Inputs& x) override {
+        return Add(Sum(Square(a(x[0]))), Sum(Square(b(x[0]))));
+      }
+    } pair;
+    Parallelize(pair, mesh, "tp",
+                {{"", PrepareInput(Replicate())}, {"a", Colwise()}, {"b", Colwise()}});
+    pair.Initialize(1);
+    DTensor x = Full(mesh, {2, 3}, DType::kF64, 0.5, {Replicate()});
+    x.SetRequiresGrad();
+    const DTensor loss = pair(x);
+    CommTrace trace(mesh);
+    Backward(loss);
+    EXPECT_EQ(trace.Count("tp", "all_reduce"), 1) << trace.ToString();
+    EXPECT_EQ(trace.Count(), 1) << trace.ToString();
+    Vector expected(6, 0);
+    for (const nn::Linear* linear : {&pair.a, &pair.b}) {
+      const Vector w = FullTensor(linear->weight().data()).ToVector<double>();
+      for (size_t row = 0; row < w.size() / 3; ++row) {
+        const double y = 0.5 * (w[3 * row] + w[3 * row + 1] + w[3 * row + 2]);
+        for (int i = 0; i < 6; ++i) expected[i] += 2 * y * w[3 * row + i % 3];
+      }
+    }
+    const Vector gradient = FullTensor(x.grad()).ToVector<double>();
+    for (int i = 0; i < 6; ++i) EXPECT_NEAR(gradient[i], expected[i], 1e-15);
+  });
+}
+
+TEST(PrepareOutput, MovesTheOutput) {
+  OnRanks({{"tp", 2}}, [](const DeviceMesh& mesh) {
+    nn::RmsNorm norm(3);
+    Parallelize(norm, mesh, "tp", {{"", Sequence()}, {"", PrepareOutput(Replicate())}});
+    norm.Initialize(1);
+    const DTensor y = norm(Full(mesh, {2, 5, 3}, DType::kF32, 2, {Replicate()}));
+    EXPECT_EQ(y.layout().PlacementsToString(), "[R]");
+    EXPECT_THAT(MessageOf([&] { norm(Full(mesh, {3}, DType::kF32, 2, {Replicate()})); }),
+                HasSubstr("input of the module itself"));
+  });
+}
+
+/// A style from outside: rows of a Linear's weight that are not to be split by the library's own.
+class OwnStyle : public Style {
+ public:
+  std::vector<Placed> PlaceParameters(nn::Module& module, const std::string&, const DeviceMesh&,
+                                      int) const override {
+    return {{*module.FindOwnParameter("weight"), Shard(1)}};
+  }
+  void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
+             int axis) const override {
+    module.AddForwardHook([=](nn::Module&, const nn::Module::Inputs&, DTensor& output) {
+      output = MoveAxis(output, axis, Shard(-1), name);
+    });
+  }
+  std::string ToString() const override { return "OwnStyle()"; }
+};
+
+TEST(Style, MayBeTheUsersOwn) {
+  OnRanks({{"tp", 2}}, [](const DeviceMesh& mesh) {
+    nn::Linear linear(4, 6);
+    Parallelize(linear, mesh, "tp", {{"", std::make_shared<OwnStyle>()}});
+    linear.Initialize(1);
+    EXPECT_EQ(linear.weight().layout().PlacementsToString(), "[S(1)]");
+    const DTensor y = linear(Full(mesh, {3, 4}, DType::kF32, 1, {Shard(1)}));
+    EXPECT_EQ(y.layout().PlacementsToString(), "[S(1)]");
+  });
+}
+
+}  // namespace
+}  // namespace shardmesh::tp

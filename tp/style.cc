@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/tp/style.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/nn/embedding.h"
+#include "shardmesh/nn/linear.h"
+
+namespace shardmesh::tp {
+namespace {
+
+/// Only where it changes something. An output that already lies right needs no anchor.
+void MoveOutput(DTensor& output, int axis, Placement placement, const std::string& what) {
+  if (placement.IsShard()) {
+    placement = Shard(NormalizeDim(placement.dim(), output.rank(), what.c_str()));
+  }
+  if (output.layout().placement(axis) == placement) return;
+  output = MoveAxis(output, axis, placement, what);
+}
+
+void AddMoveOutputHook(nn::Module& module, const std::string& name, int axis, Placement placement) {
+  module.AddForwardHook([=, what = absl::StrCat("output of ", name)](
+                            nn::Module&, const nn::Module::Inputs&, DTensor& output) {
+    MoveOutput(output, axis, placement, what);
+  });
+}
+
+void AddMoveInputHook(nn::Module& module, const std::string& name, int axis, Placement placement) {
+  module.AddForwardPreHook(
+      [=, what = absl::StrCat("input of ", name)](nn::Module&, nn::Module::Inputs& inputs) {
+        if (inputs.empty()) ThrowInvalid(what, ": there is none");
+        inputs[0] = MoveAxis(inputs[0], axis, placement, what);
+      });
+}
+
+void CheckHeads(const std::string& style, const std::string& name, int64_t heads,
+                const DeviceMesh& mesh, int axis) {
+  const MeshAxis& mesh_axis = mesh.shape().axis(axis);
+  if (heads == 0 || heads % mesh_axis.size == 0) return;
+  ThrowInvalid(style, " of ", name, ": axis ", mesh_axis.name, " of size ", mesh_axis.size,
+               " does not divide its ", heads, " heads, and a head cannot be cut");
+}
+
+[[noreturn]] void ThrowUnfit(const std::string& style, const std::string& name) {
+  ThrowInvalid(style, " of ", name, ": it fits nn::Linear and nn::Embedding alone");
+}
+
+class ColwiseStyle final : public Style {
+ public:
+  explicit ColwiseStyle(std::optional<Placement> output) : output_(output) {}
+
+  std::vector<Placed> PlaceParameters(nn::Module& module, const std::string& name,
+                                      const DeviceMesh& mesh, int axis) const override {
+    if (const auto* linear = dynamic_cast<const nn::Linear*>(&module)) {
+      CheckHeads(ToString(), name, linear->output_heads(), mesh, axis);
+      std::vector<Placed> placed = {{linear->weight(), Shard(0)}};
+      if (linear->bias()) placed.push_back({linear->bias(), Shard(0)});
+      return placed;
+    }
+    if (const auto* embedding = dynamic_cast<const nn::Embedding*>(&module)) {
+      return {{embedding->weight(), Shard(1)}};
+    }
+    ThrowUnfit(ToString(), name);
+  }
+
+  void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
+             int axis) const override {
+    AddMoveOutputHook(module, name, axis, output_.value_or(Shard(-1)));
+  }
+
+  std::string ToString() const override {
+    return output_ ? absl::StrCat("Colwise(", output_->ToString(), ")") : "Colwise()";
+  }
+
+ private:
+  std::optional<Placement> output_;
+};
+
+class RowwiseStyle final : public Style {
+ public:
+  explicit RowwiseStyle(Placement output) : output_(output) {}
+
+  std::vector<Placed> PlaceParameters(nn::Module& module, const std::string& name,
+                                      const DeviceMesh& mesh, int axis) const override {
+    if (const auto* linear = dynamic_cast<const nn::Linear*>(&module)) {
+      CheckHeads(ToString(), name, linear->input_heads(), mesh, axis);
+      return {{linear->weight(), Shard(1)}};
+    }
+    if (const auto* embedding = dynamic_cast<const nn::Embedding*>(&module)) {
+      return {{embedding->weight(), Shard(0)}};
+    }
+    ThrowUnfit(ToString(), name);
+  }
+
+  void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
+             int axis) const override {
+    auto* linear = dynamic_cast<nn::Linear*>(&module);
+    if (linear == nullptr) return AddMoveOutputHook(module, name, axis, output_);
+    linear->set_product_hook([axis, placement = output_,
+                              what = absl::StrCat("output of ", name)](const DTensor& product) {
+      DTensor moved = product;
+      MoveOutput(moved, axis, placement, what);
+      return moved;
+    });
+  }
+
+  std::string ToString() const override {
+    return absl::StrCat("Rowwise(", output_.ToString(), ")");
+  }
+
+ private:
+  Placement output_;
+};
+
+class SequenceStyle final : public Style {
+ public:
+  void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
+             int axis) const override {
+    module.AddForwardPreHook(
+        [axis, what = absl::StrCat("input of ", name)](nn::Module&, nn::Module::Inputs& inputs) {
+          if (inputs.empty()) ThrowInvalid(what, ": there is none");
+          MoveOutput(inputs[0], axis, Shard(1), what);
+        });
+    AddMoveOutputHook(module, name, axis, Shard(1));
+  }
+  std::string ToString() const override { return "Sequence()"; }
+};
+
+class PrepareInputStyle final : public Style {
+ public:
+  explicit PrepareInputStyle(Placement input) : input_(input) {}
+  void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
+             int axis) const override {
+    AddMoveInputHook(module, name, axis, input_);
+  }
+  std::string ToString() const override {
+    return absl::StrCat("PrepareInput(", input_.ToString(), ")");
+  }
+
+ private:
+  Placement input_;
+};
+
+class PrepareOutputStyle final : public Style {
+ public:
+  explicit PrepareOutputStyle(Placement output) : output_(output) {}
+  void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
+             int axis) const override {
+    module.AddForwardHook([axis, placement = output_, what = absl::StrCat("output of ", name)](
+                              nn::Module&, const nn::Module::Inputs&, DTensor& output) {
+      output = MoveAxis(output, axis, placement, what);
+    });
+  }
+  std::string ToString() const override {
+    return absl::StrCat("PrepareOutput(", output_.ToString(), ")");
+  }
+
+ private:
+  Placement output_;
+};
+
+}  // namespace
+
+std::vector<Style::Placed> Style::PlaceParameters(nn::Module&, const std::string&,
+                                                  const DeviceMesh&, int) const {
+  return {};
+}
+
+StylePtr Colwise() { return std::make_shared<ColwiseStyle>(std::nullopt); }
+StylePtr Colwise(Placement output) { return std::make_shared<ColwiseStyle>(output); }
+StylePtr Rowwise(Placement output) { return std::make_shared<RowwiseStyle>(output); }
+StylePtr Sequence() { return std::make_shared<SequenceStyle>(); }
+StylePtr PrepareInput(Placement input) { return std::make_shared<PrepareInputStyle>(input); }
+StylePtr PrepareOutput(Placement output) { return std::make_shared<PrepareOutputStyle>(output); }
+
+DTensor MoveAxis(const DTensor& x, int axis, Placement placement, const std::string& what) {
+  if (placement.IsShard()) {
+    placement = Shard(NormalizeDim(placement.dim(), x.rank(), what.c_str()));
+  }
+  return Redistribute(x, x.layout().With(axis, placement));
+}
+
+}  // namespace shardmesh::tp

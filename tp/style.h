@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tensor parallelism does to one module.
+//
+//   | style              | weight [n, k] | table [v, h] | bias | input          | output          |
+//   |--------------------|---------------|--------------|------|----------------|-----------------|
+//   | Colwise(out)       | S(0)          | S(1)         | S(0) | as it comes    | S(-1), or out   |
+//   | Rowwise(out)       | S(1)          | S(0)         | R    | as it comes    | R, or out       |
+//   | Sequence()         | R             | R            | R    | moved to S(1)  | S(1)            |
+//   | PrepareInput(in)   | -             | -            | -    | moved to in    | as it comes     |
+//   | PrepareOutput(out) | -             | -            | -    | as it comes    | moved to out    |
+#ifndef SHARDMESH_TP_STYLE_H_
+#define SHARDMESH_TP_STYLE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardmesh/mesh/device_mesh.h"
+#include "shardmesh/nn/module.h"
+#include "shardmesh/placement/placement.h"
+
+namespace shardmesh::tp {
+
+/// Immutable. Derive from it for a style of your own.
+class Style {
+ public:
+  /// Where one of the module's parameters goes along the axis.
+  struct Placed {
+    nn::Parameter parameter;
+    Placement placement;
+  };
+
+  virtual ~Style() = default;
+  /// Where own parameters go; those not named are replicated. Changes nothing. Throws
+  /// Error(kInvalidArgument) naming `name` if the module does not fit. `axis` is the index of the
+  /// tensor-parallel axis in `mesh`.
+  virtual std::vector<Placed> PlaceParameters(nn::Module& module, const std::string& name,
+                                              const DeviceMesh& mesh, int axis) const;
+  /// Installs hooks; the whole plan has been checked, and parameters are in place.
+  virtual void Apply(nn::Module& module, const std::string& name, const DeviceMesh& mesh,
+                     int axis) const = 0;
+  /// "Rowwise(S(1))".
+  virtual std::string ToString() const = 0;
+};
+using StylePtr = std::shared_ptr<const Style>;
+
+/// Of a Linear or an Embedding. Weight [n, k] (and bias) sharded over n; embedding [v, h] over h.
+/// Output sharded on its last dim unless `output` says otherwise.
+StylePtr Colwise();
+StylePtr Colwise(Placement output);
+/// Of a Linear or an Embedding. Weight [n, k] sharded over k; embedding [v, h] over v
+/// (vocabulary-parallel). The Partial output is moved to `output` (Shard(1) for sequence
+/// parallelism). The bias is added once, after that.
+StylePtr Rowwise(Placement output = Replicate());
+/// Parameters replicated, activations sharded on dim 1 (sequence) at input and output: norms,
+/// dropout.
+StylePtr Sequence();
+/// The (first) input is moved to `input`; in backward its gradient is delivered in the layout that
+/// it came in. Where it is replicated and stays so, this is where the summands of its gradient are
+/// added up: once, for all that the module does with it.
+StylePtr PrepareInput(Placement input);
+StylePtr PrepareOutput(Placement output);
+
+/// `x` with `placement` along mesh axis `axis` alone; negative shard dims count from the last. A
+/// differentiable Redistribute, also where the layout stays (dtensor/dtensor.h says what that means
+/// for the gradient). Throws Error(kInvalidArgument) naming `what` if there is no such dim.
+DTensor MoveAxis(const DTensor& x, int axis, Placement placement, const std::string& what);
+
+}  // namespace shardmesh::tp
+
+#endif  // SHARDMESH_TP_STYLE_H_
