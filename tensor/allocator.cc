@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
-#include <new>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "shardmesh/base/check.h"
 #include "shardmesh/base/error.h"
@@ -72,6 +73,13 @@ std::string_view Name(MemoryCategory category) {
       return "communication";
   }
   return "?";
+}
+
+void Allocator::SpinLock::lock() {
+  for (int tries = 1; held_.exchange(true, std::memory_order_acquire); ++tries) {
+    // The holder may have been preempted.
+    if (tries % 64 == 0) std::this_thread::yield();
+  }
 }
 
 std::shared_ptr<Allocator> Allocator::Create() { return std::shared_ptr<Allocator>(new Allocator); }

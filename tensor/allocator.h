@@ -9,9 +9,9 @@
 #define SHARDMESH_TENSOR_ALLOCATOR_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string_view>
 
 namespace shardmesh {
@@ -69,10 +69,21 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   /// 64, 128, 192, .. 256 bytes, then four classes to each power of two.
   static constexpr int kNumClasses = 4 * 64;
 
+  /// Held for a few instructions, and hardly ever by two threads: half the cost of a std::mutex,
+  /// which small ops would notice.
+  class SpinLock {
+   public:
+    void lock();
+    void unlock() { held_.store(false, std::memory_order_release); }
+
+   private:
+    std::atomic<bool> held_ = false;
+  };
+
   Allocator() = default;
   void Count(MemoryCategory category, int64_t bytes);
 
-  mutable std::mutex mutex_;
+  mutable SpinLock mutex_;
   std::array<FreeBlock*, kNumClasses> free_ = {};
   std::array<MemoryStats, kNumMemoryCategories> stats_;
   MemoryStats total_;

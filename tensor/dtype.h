@@ -119,7 +119,7 @@ using Accumulator = typename AccumulatorOf<T>::Type;
 /// `value` as a To, as C++ converts (floats to integers towards zero); to bool as != 0; bf16 and
 /// f16 through float.
 template <typename To, typename From>
-inline __attribute__((always_inline)) To ConvertTo(From value) {
+inline __attribute__((always_inline)) To ConvertTo(const From& value) {
   constexpr bool kSmallFrom = std::is_same_v<From, BFloat16> || std::is_same_v<From, Float16>;
   constexpr bool kSmallTo = std::is_same_v<To, BFloat16> || std::is_same_v<To, Float16>;
   if constexpr (std::is_same_v<To, From>) {

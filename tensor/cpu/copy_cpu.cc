@@ -85,18 +85,18 @@ void Copy(Context& context, const Tensor& x, Tensor& out) {
 
 template <typename T>
 struct WhereLoop {
-  static SHARDMESH_ALWAYS_INLINE void Run(const bool* cond, const T* a, const T* b, T* out,
+  // The condition as bytes of 0 and 1: loops over bool do not vectorise.
+  static SHARDMESH_ALWAYS_INLINE void Run(const uint8_t* cond, const T* a, const T* b, T* out,
                                           int64_t n) {
     SHARDMESH_INDEPENDENT
     for (int64_t i = 0; i < n; ++i) {
-      // Both are read, so that the loop has no branch.
-      const T a_i = a[i], b_i = b[i];
-      out[i] = cond[i] ? a_i : b_i;
+      const T a_i = a[i], b_i = b[i];  // Both are read, so that there is no branch.
+      out[i] = cond[i] != 0 ? a_i : b_i;
     }
   }
   static void Kernel(char* const* data, int64_t n) {
     cpu::RunForIsa<WhereLoop>(
-        reinterpret_cast<const bool*>(data[0]), reinterpret_cast<const T*>(data[1]),
+        reinterpret_cast<const uint8_t*>(data[0]), reinterpret_cast<const T*>(data[1]),
         reinterpret_cast<const T*>(data[2]), reinterpret_cast<T*>(data[3]), n);
   }
 };

@@ -18,7 +18,7 @@ namespace shardmesh::cpu {
 
 /// In the type that is computed in.
 template <typename T>
-SHARDMESH_ALWAYS_INLINE Accumulator<T> Load(T value) {
+SHARDMESH_ALWAYS_INLINE Accumulator<T> Load(const T& value) {
   return static_cast<Accumulator<T>>(value);
 }
 

@@ -22,6 +22,10 @@ template <typename T>
 void CopyStrided(const char* from, int64_t from_stride, char* to, int64_t to_stride, int64_t n) {
   const T* x = reinterpret_cast<const T*>(from);
   T* out = reinterpret_cast<T*>(to);
+  if (from_stride == 0 && to_stride == 1) {
+    std::fill_n(out, n, *x);
+    return;
+  }
   for (int64_t i = 0; i < n; ++i) out[i * to_stride] = x[i * from_stride];
 }
 

@@ -135,6 +135,10 @@ struct FoldLoop {
   using Acc = TheAcc;
 
   static SHARDMESH_ALWAYS_INLINE void Run(const Acc* x, int64_t n, Acc identity, Acc* result) {
+    *result = One(x, n, identity);
+  }
+
+  static SHARDMESH_ALWAYS_INLINE Acc One(const Acc* x, int64_t n, Acc identity) {
     constexpr int64_t kWidth = kLanes<Acc>;
     const Fold fold;
     Lanes<Acc> start = {};
@@ -153,15 +157,17 @@ struct FoldLoop {
       cpu::LoadLanes(x + i, std::min(kWidth, n - i), identity, a);
       fold(folds[part], a);
     }
-    fold(folds[0], folds[2]);
-    fold(folds[1], folds[3]);
-    fold(folds[0], folds[1]);
+    if (n > kWidth) {  // Else they hold the identity.
+      fold(folds[0], folds[2]);
+      fold(folds[1], folds[3]);
+      fold(folds[0], folds[1]);
+    }
     Acc lanes[kWidth];
     __builtin_memcpy(lanes, &folds[0], sizeof(lanes));
     for (int64_t width = kWidth / 2; width > 0; width /= 2) {
       for (int64_t lane = 0; lane < width; ++lane) fold(lanes[lane], lanes[lane + width]);
     }
-    *result = lanes[0];
+    return lanes[0];
   }
 };
 
@@ -179,6 +185,29 @@ struct ReadLoop {
   }
 };
 
+// Folds one block of n <= kBlock elements, `stride` apart, for each of `width` outputs, whose
+// elements begin `step` apart.
+template <typename Op, typename T>
+struct FoldRowsLoop {
+  using Acc = typename Op::Acc;
+
+  static SHARDMESH_ALWAYS_INLINE void Run(const T* x, int64_t step, int64_t width, int64_t stride,
+                                          int64_t n, Acc* results) {
+    using Fold = FoldLoop<typename Op::Fold, Acc>;
+    alignas(64) Acc buffer[kBlock];
+    for (int64_t i = 0; i < width; ++i, x += step) {
+      if constexpr (std::is_same_v<T, Acc> && Op::kReadsAsIs) {
+        if (stride == 1) {
+          results[i] = Fold::One(x, n, Op::kIdentity);
+          continue;
+        }
+      }
+      ReadLoop<Op, T>::Run(x, stride, buffer, n);
+      results[i] = Fold::One(buffer, n, Op::kIdentity);
+    }
+  }
+};
+
 // Folds one block of `rows` <= kBlock rows of n <= kColumns elements, column by column. lanes:
 // kLaneCount times kColumns; the result is in the first row of it.
 template <typename Op, typename T>
@@ -189,7 +218,9 @@ struct FoldColumnsLoop {
                                           int64_t n, Acc* lanes) {
     const typename Op::Fold fold;
     const int64_t used = std::min(rows, kLaneCount<Acc>);
-    std::fill_n(lanes, used * kColumns, Op::kIdentity);
+    for (int64_t lane = 0; lane < used; ++lane) {
+      std::fill_n(lanes + lane * kColumns, n, Op::kIdentity);
+    }
     for (int64_t row = 0; row < rows; ++row) {
       Acc* lane = lanes + row % kLaneCount<Acc> * kColumns;
       const T* x_row = x + row_offsets[row];
@@ -220,6 +251,8 @@ SHARDMESH_ALWAYS_INLINE void RunLoop(Args... args) {
 // ---- geometry
 // ----------------------------------------------------------------------------------------
 
+// Not inlined: the loops are many, and this is the same in all of them.
+
 // Dims in row-major order, those that follow one another merged.
 struct DimList {
   int rank = 0;
@@ -227,7 +260,7 @@ struct DimList {
   int64_t strides[Dims::kMaxRank];      // Of x.
   int64_t out_strides[Dims::kMaxRank];  // 0 for reduced dims.
 
-  void Append(int64_t extent, int64_t stride, int64_t out_stride) {
+  [[gnu::noinline]] void Append(int64_t extent, int64_t stride, int64_t out_stride) {
     if (extent == 1) return;
     const int last = rank - 1;
     if (rank > 0 && strides[last] == extent * stride && out_strides[last] == extent * out_stride) {
@@ -256,7 +289,7 @@ struct DimList {
   int64_t LastExtent() const { return rank == 0 ? 1 : extents[rank - 1]; }
   int64_t LastStride() const { return rank == 0 ? 1 : strides[rank - 1]; }
 
-  int64_t Offset(int64_t index, const int64_t* along) const {
+  [[gnu::noinline]] int64_t Offset(int64_t index, const int64_t* along) const {
     int64_t offset = 0;
     for (int dim = rank - 1; dim >= 0 && index > 0; --dim) {
       offset += index % extents[dim] * along[dim];
@@ -266,16 +299,20 @@ struct DimList {
   }
 };
 
-// The outputs are cut into units: single ones, or up to kColumns that lie together in x.
+// The outputs are cut into units: up to kColumns along one kept dim, the width dim. By columns it
+// is one that is contiguous in x, and rows of it are read; else it is the last kept one, and the
+// elements of one output are read after those of another.
 struct Geometry {
-  DimList kept, reduced;
+  DimList kept, reduced;  // Kept: without the width dim.
   bool by_columns = false;
-  int64_t column_extent = 1, column_out_stride = 0;
-  int64_t column_groups = 1, units = 0;
+  int64_t width_extent = 1, width_stride = 0, width_out_stride = 0;
+  int64_t unit_width = 1;
+  int64_t width_units = 1;  // Units along the width dim.
+  int64_t units = 0;
   int64_t count = 0;  // Elements that each output is reduced from, in `blocks` blocks.
   int64_t blocks = 0;
 
-  Geometry(const Tensor& x, uint32_t mask, const Tensor& out) {
+  [[gnu::noinline]] Geometry(const Tensor& x, uint32_t mask, const Tensor& out) {
     for (int dim = 0; dim < x.rank(); ++dim) {
       if (mask >> dim & 1) {
         reduced.Append(x.dim(dim), x.strides()[dim], 0);
@@ -283,26 +320,40 @@ struct Geometry {
         kept.Append(x.dim(dim), x.strides()[dim], out.strides()[dim]);
       }
     }
-    if (reduced.LastStride() != 1 || reduced.rank == 0) {
-      for (int dim = kept.rank - 1; dim >= 0 && !by_columns; --dim) {
-        if (kept.strides[dim] != 1 || kept.extents[dim] < kFewColumns) continue;
-        by_columns = true;
-        column_extent = kept.extents[dim];
-        column_out_stride = kept.out_strides[dim];
-        kept.Erase(dim);
-      }
-    }
-    column_groups = (column_extent + kColumns - 1) / kColumns;
-    units = kept.NumElements() * column_groups;
     count = reduced.NumElements();
     blocks = (count + kBlock - 1) / kBlock;
+    ChooseWidth();
+    width_units = (width_extent + unit_width - 1) / unit_width;
+    units = kept.NumElements() * width_units;
+  }
+
+  void ChooseWidth() {
+    if (kept.rank == 0) return;
+    int width_dim = kept.rank - 1;
+    if (reduced.rank == 0 || reduced.LastStride() != 1) {
+      for (int dim = kept.rank - 1; dim >= 0 && !by_columns; --dim) {
+        by_columns = kept.strides[dim] == 1 && kept.extents[dim] >= kFewColumns;
+        if (by_columns) width_dim = dim;
+      }
+    }
+    width_extent = kept.extents[width_dim];
+    width_stride = kept.strides[width_dim];
+    width_out_stride = kept.out_strides[width_dim];
+    const int64_t in_tile = std::max<int64_t>(1, cpu::kTileElements / std::max<int64_t>(1, count));
+    unit_width = by_columns ? kColumns : std::min(kColumns, in_tile);
+    kept.Erase(width_dim);
   }
 
   int64_t Width(int64_t unit) const {
-    return std::min(kColumns, column_extent - unit % column_groups * kColumns);
+    return std::min(unit_width, width_extent - unit % width_units * unit_width);
   }
-  int64_t Offset(int64_t unit) const {
-    return kept.Offset(unit / column_groups, kept.strides) + unit % column_groups * kColumns;
+  [[gnu::noinline]] int64_t Offset(int64_t unit) const {
+    return kept.Offset(unit / width_units, kept.strides) +
+           unit % width_units * unit_width * width_stride;
+  }
+  [[gnu::noinline]] int64_t OutOffset(int64_t unit) const {
+    return kept.Offset(unit / width_units, kept.out_strides) +
+           unit % width_units * unit_width * width_out_stride;
   }
   // Calls fn(offset, length) for the parts of reduced elements [begin, begin + n) that lie along
   // the last reduced dim.
@@ -315,10 +366,6 @@ struct Geometry {
       fn(reduced.Offset(at, reduced.strides), length);
       done += length;
     }
-  }
-  int64_t OutOffset(int64_t unit) const {
-    return kept.Offset(unit / column_groups, kept.out_strides) +
-           unit % column_groups * kColumns * column_out_stride;
   }
 };
 
@@ -342,28 +389,37 @@ class BlockFolder {
     if (geometry_.by_columns) {
       FoldColumns(x, begin, n, geometry_.Width(unit), result);
     } else {
-      FoldElements(x, begin, n, result);
+      FoldRows(x, begin, n, geometry_.Width(unit), result);
     }
   }
 
  private:
-  void FoldElements(const T* x, int64_t begin, int64_t n, Wide* result) const {
+  void FoldRows(const T* x, int64_t begin, int64_t n, int64_t width, Wide* result) const {
+    Acc folds[kColumns];
+    const int64_t extent = geometry_.reduced.LastExtent();
+    if (begin % extent + n <= extent) {  // All of the block lies along the last reduced dim.
+      const int64_t offset = geometry_.reduced.Offset(begin, geometry_.reduced.strides);
+      RunLoop<FoldRowsLoop<Op, T>>(x + offset, geometry_.width_stride, width, stride_, n,
+                                   static_cast<Acc*>(folds));
+    } else {
+      for (int64_t i = 0; i < width; ++i) {
+        folds[i] = FoldParts(x + i * geometry_.width_stride, begin, n);
+      }
+    }
+    for (int64_t i = 0; i < width; ++i) result[i] = static_cast<Wide>(folds[i]);
+  }
+
+  [[gnu::noinline]] Acc FoldParts(const T* x, int64_t begin, int64_t n) const {
     alignas(64) Acc buffer[kBlock];
-    const Acc* elements = buffer;
     int64_t read = 0;
     geometry_.ForEachPart(begin, n, [&](int64_t offset, int64_t length) {
-      if constexpr (std::is_same_v<T, Acc> && Op::kReadsAsIs) {
-        if (length == n && stride_ == 1) {
-          elements = x + offset;
-          return;
-        }
-      }
       RunLoop<ReadLoop<Op, T>>(x + offset, stride_, buffer + read, length);
       read += length;
     });
     Acc folded;
-    RunLoop<FoldLoop<typename Op::Fold, Acc>>(elements, n, Op::kIdentity, &folded);
-    *result = static_cast<Wide>(folded);
+    RunLoop<FoldLoop<typename Op::Fold, Acc>>(static_cast<const Acc*>(buffer), n, Op::kIdentity,
+                                              &folded);
+    return folded;
   }
 
   void FoldColumns(const T* x, int64_t begin, int64_t rows, int64_t n, Wide* result) const {
@@ -405,12 +461,12 @@ class Folder {
         store_(
             VisitDType(out.dtype(), []<typename To>() -> StoreFn { return StoreAs<Wide, To>; })) {}
 
-  void Run(ExecutionContext& context, BlockFn fold_block) const {
+  [[gnu::noinline]] void Run(ExecutionContext& context, BlockFn fold_block) const {
     const Geometry& g = geometry_;
     if (g.units == 0) return;
     const int64_t tasks_wanted = context.threads() > 1 ? 4 * context.threads() : 1;
     if (g.units < tasks_wanted && g.blocks > 1) return RunSplit(context, fold_block);
-    const int64_t per_unit = std::max<int64_t>(1, g.count * (g.by_columns ? kColumns : 1));
+    const int64_t per_unit = std::max<int64_t>(1, g.count * g.unit_width);
     const int64_t tile = std::max<int64_t>(1, cpu::kTileElements / per_unit);
     cpu::ForTiles(context, g.units, tile, [&](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end; ++unit) {
@@ -431,7 +487,7 @@ class Folder {
   // Few units of many blocks: all blocks side by side, then folded in the order that Run has.
   void RunSplit(ExecutionContext& context, BlockFn fold_block) const {
     const Geometry& g = geometry_;
-    const int64_t width = std::min(kColumns, g.column_extent);
+    const int64_t width = std::min(g.unit_width, g.width_extent);
     std::vector<Wide> block_folds(g.units * g.blocks * width);
     const int64_t tile = std::max<int64_t>(1, cpu::kTileElements / (kBlock * width));
     cpu::ForTiles(context, g.units * g.blocks, tile, [&](int64_t begin, int64_t end) {
@@ -455,7 +511,7 @@ class Folder {
 
   void Store(int64_t unit, const Wide* values) const {
     store_(values, geometry_.Width(unit), out_ + geometry_.OutOffset(unit) * out_item_,
-           geometry_.column_out_stride);
+           geometry_.width_out_stride);
   }
 
   const Geometry& geometry_;
