@@ -21,8 +21,8 @@ class Parser {
     std::vector<std::string> clauses = absl::StrSplit(text_, ';');
     std::vector<std::string> sides = absl::StrSplit(clauses[0], "->");
     if (sides.size() != 2) Fail("expected exactly one '->'");
-    rule_.inputs = Tensors(sides[0]);
-    rule_.outputs = Tensors(sides[1]);
+    rule_.inputs = Tensors(sides[0], /*may_add=*/true);
+    rule_.outputs = Tensors(sides[1], /*may_add=*/false);
     for (size_t i = 1; i < clauses.size(); ++i) Clause(clauses[i]);
     return std::move(rule_);
   }
@@ -37,18 +37,22 @@ class Parser {
     for (size_t i = 0; i < rule_.factors.size(); ++i) {
       if (rule_.factors[i].name == name) return static_cast<int>(i);
     }
-    if (!may_add) Fail("unknown factor '", name, "'");
+    if (!may_add) Fail("no operand has factor '", name, "'");
     rule_.factors.push_back({name, false, {}});
     return static_cast<int>(rule_.factors.size()) - 1;
   }
 
-  std::vector<Rule::FactorOfDim> Tensors(const std::string& side) {
+  std::vector<Rule::FactorOfDim> Tensors(const std::string& side, bool may_add) {
     std::vector<Rule::FactorOfDim> tensors;
     for (const std::string& tensor : std::vector<std::string>(absl::StrSplit(side, ','))) {
       Rule::FactorOfDim dims;
       for (const std::string& name :
            std::vector<std::string>(absl::StrSplit(tensor, ' ', absl::SkipEmpty()))) {
-        dims.push_back(name == "." ? Rule::kWholeDim : FactorIndex(name, /*may_add=*/true));
+        const int factor = name == "." ? Rule::kWholeDim : FactorIndex(name, may_add);
+        // Sharding it would cut two dims of one tensor at once.
+        if (factor != Rule::kWholeDim && std::find(dims.begin(), dims.end(), factor) != dims.end())
+          Fail("factor '", name, "' stands twice in one tensor");
+        dims.push_back(factor);
       }
       tensors.push_back(dims);
     }
@@ -61,7 +65,7 @@ class Parser {
     if (words[0] == "whole") {
       for (size_t i = 1; i < words.size(); ++i)
         rule_.factors[FactorIndex(words[i], false)].whole = true;
-    } else if (words[0] == "linear") {
+    } else if (words[0] == "linear" && words.size() > 1) {
       uint32_t set = 0;
       for (size_t i = 1; i < words.size(); ++i) {
         size_t operand = 0;
@@ -236,8 +240,8 @@ class Propagator {
 
   // The axes that shard `factor`, outermost first: in the order in which an operand is split
   // already, if one is split by just these, else in mesh order.
-  AxisList SplitOrder(const std::vector<Choice>& chosen, int factor) const {
-    AxisList axes;
+  std::vector<int> SplitOrder(const std::vector<Choice>& chosen, int factor) const {
+    std::vector<int> axes;
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
       if (mesh_.size(axis) > 1 && chosen[axis].kind == Choice::Kind::kShard &&
           chosen[axis].index == factor) {
@@ -248,8 +252,9 @@ class Propagator {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const int dim = DimOf(rule_.inputs[i], factor);
       if (dim < 0) continue;
-      const AxisList order = RealSplits(inputs_[i], dim);
-      AxisList sorted = order;
+      const AxisList splits = RealSplits(inputs_[i], dim);
+      const std::vector<int> order(splits.begin(), splits.end());
+      std::vector<int> sorted = order;
       std::sort(sorted.begin(), sorted.end());
       if (sorted == axes) return order;
     }
@@ -265,7 +270,7 @@ class Propagator {
     return axes;
   }
 
-  bool Divides(int factor, const AxisList& axes) const {
+  bool Divides(int factor, const std::vector<int>& axes) const {
     int64_t shards = 1;
     for (int axis : axes) shards *= mesh_.size(axis);
     return std::all_of(rule_.factors[factor].must_divide.begin(),
@@ -289,7 +294,7 @@ class Propagator {
   void Evaluate(const std::vector<Choice>& chosen) {
     AxisList order;
     for (size_t factor = 0; factor < rule_.factors.size(); ++factor) {
-      const AxisList axes = SplitOrder(chosen, static_cast<int>(factor));
+      const std::vector<int> axes = SplitOrder(chosen, static_cast<int>(factor));
       if (!axes.empty() && !Divides(static_cast<int>(factor), axes)) return;
       order.insert(order.end(), axes.begin(), axes.end());
     }
