@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rotary embedding, and attention by blocks of queries and keys: scores of one block at a time,
+// with a running maximum and sum, so that memory is linear in sequence length. The backward
+// computes the blocks again from log_sum_exp.
+//
+// Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et
+// al., "FlashAttention", 2022.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "shardmesh/base/error.h"
+#include "shardmesh/tensor/cpu/blas_cpu.h"
+#include "shardmesh/tensor/cpu/cpu_kernels.h"
+#include "shardmesh/tensor/cpu/isa_cpu.h"
+#include "shardmesh/tensor/cpu/lanes_cpu.h"
+#include "shardmesh/tensor/cpu/math_cpu.h"
+#include "shardmesh/tensor/cpu/rows_access_cpu.h"
+#include "shardmesh/tensor/cpu/scratch_cpu.h"
+
+namespace shardmesh {
+namespace {
+
+using cpu::Gemm;
+using cpu::MatrixView;
+using cpu::RunForIsa;
+using cpu::Scratch;
+
+// Slots of scratch.
+enum Slot { kQ, kK, kV, kOut, kScores, kGradScores, kGrad, kSumQ, kSumK, kSumV, kStatistics };
+
+// ---- rotary
+// --------------------------------------------------------------------------------------
+
+/// Rows of one head: positions follow one another.
+template <typename A>
+struct RotaryRows {
+  static SHARDMESH_ALWAYS_INLINE void Run(const A* x, int64_t x_stride, const A* cos, const A* sin,
+                                          A sign, A* out, int64_t out_stride, int64_t rows,
+                                          int64_t half) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < half; ++i) {
+        const A first = x[i], second = x[i + half], s = sin[i] * sign;
+        out[i] = first * cos[i] - second * s;
+        out[i + half] = second * cos[i] + first * s;
+      }
+      x += x_stride, out += out_stride, cos += half, sin += half;
+    }
+  }
+};
+
+/// A [rows, cols] block of memory whose rows are contiguous.
+template <typename T>
+struct Rows {
+  T* data;
+  int64_t stride;
+};
+
+/// The elements of head `head` of batch item `batch`.
+template <typename T>
+Rows<T> HeadOf(const Tensor& x, int64_t batch, int64_t head) {
+  return {x.data<T>() + batch * x.strides()[0] + head * x.strides()[1], x.strides()[2]};
+}
+
+/// Whether BLAS takes rows with this stride.
+bool IsDirect(int64_t stride, int64_t cols) {
+  return cols <= stride && stride <= std::numeric_limits<int>::max();
+}
+
+/// For reading: the rows themselves if they have the accumulator's type, else a copy in scratch.
+template <typename T>
+Rows<const Accumulator<T>> Readable(const Rows<T>& x, int64_t rows, int64_t cols, int slot,
+                                    bool in_place = true) {
+  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+    if (in_place) return {x.data, x.stride};
+  }
+  auto* copy = Scratch<Accumulator<T>>(slot, rows * cols);
+  for (int64_t row = 0; row < rows; ++row) {
+    cpu::ConvertStrided<Accumulator<T>, T>(x.data + row * x.stride, 1, copy + row * cols, 1, cols);
+  }
+  return {copy, cols};
+}
+
+/// For writing: the rows themselves or scratch, which Store copies to them.
+template <typename T>
+Rows<Accumulator<T>> Writable(const Rows<T>& x, int64_t rows, int64_t cols, int slot,
+                              bool in_place = true) {
+  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+    if (in_place) return x;
+  }
+  return {Scratch<Accumulator<T>>(slot, rows * cols), cols};
+}
+template <typename T>
+void Store(const Rows<Accumulator<T>>& from, int64_t rows, int64_t cols, const Rows<T>& to) {
+  if (static_cast<const void*>(from.data) == to.data) return;
+  for (int64_t row = 0; row < rows; ++row) {
+    cpu::ConvertStrided<T, Accumulator<T>>(from.data + row * from.stride, 1,
+                                           to.data + row * to.stride, 1, cols);
+  }
+}
+
+template <typename A>
+void SetToZero(const Rows<A>& x, int64_t rows, int64_t cols) {
+  for (int64_t row = 0; row < rows; ++row) std::fill_n(x.data + row * x.stride, cols, A{0});
+}
+
+void Rotary(Context& context, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse,
+            Tensor& out) {
+  const int64_t heads = x.dim(1), rows = x.dim(2), d = x.dim(3), half = d / 2;
+  if (x.NumElements() == 0) return;
+  VisitFloating(x.dtype(), "rotary", [&]<typename T>() {
+    using A = Accumulator<T>;
+    cpu::ForRowTiles(
+        context, x.dim(0) * heads, cpu::RowsPerTile(rows * d), [&](int64_t begin, int64_t end) {
+          for (int64_t index = begin; index < end; ++index) {
+            const Rows<T> to = HeadOf<T>(out, index / heads, index % heads);
+            const auto from = Readable(HeadOf<T>(x, index / heads, index % heads), rows, d, kQ);
+            const auto turned = Writable(to, rows, d, kOut);
+            RunForIsa<RotaryRows<A>>(from.data, from.stride, static_cast<const A*>(cos.data<A>()),
+                                     static_cast<const A*>(sin.data<A>()), inverse ? A{-1} : A{1},
+                                     turned.data, turned.stride, rows, half);
+            Store<T>(turned, rows, d, to);
+          }
+        });
+  });
+}
+
+// ---- attention
+// -----------------------------------------------------------------------------------
+
+constexpr int64_t kQueries = 64, kKeys = 128;  // Of a block.
+
+/// Extents, and which key heads and keys a query sees.
+struct Problem {
+  int64_t batch, heads, key_heads, queries, keys, d;
+  bool causal;
+
+  Problem(const Tensor& q, const Tensor& k, bool is_causal)
+      : batch(q.dim(0)),
+        heads(q.dim(1)),
+        key_heads(k.dim(1)),
+        queries(q.dim(2)),
+        keys(k.dim(2)),
+        d(q.dim(3)),
+        causal(is_causal) {}
+
+  int64_t group() const { return heads / key_heads; }
+  /// How many keys, from the first, query i sees.
+  int64_t Visible(int64_t query) const {
+    return causal ? std::clamp<int64_t>(query + 1 + keys - queries, 0, keys) : keys;
+  }
+};
+
+/// Row r of a block of scores sees its first `visible + r * step` keys, of `keys`.
+struct Mask {
+  int64_t visible, step, keys;
+  SHARDMESH_ALWAYS_INLINE int64_t Of(int64_t row) const {
+    const int64_t n = visible + row * step;
+    return n < 0 ? 0 : n < keys ? n : keys;
+  }
+};
+
+Mask MaskOf(const Problem& problem, int64_t query, int64_t first_key, int64_t keys) {
+  if (!problem.causal) return {keys, 0, keys};
+  return {query + 1 + problem.keys - problem.queries - first_key, 1, keys};
+}
+
+/// One block of scores becomes weights exp(score - max), with the maximum over all blocks so far.
+/// What was summed up before, `sum` and the rows of `out`, is scaled to the new maximum.
+template <typename A>
+struct SoftmaxBlock {
+  static SHARDMESH_ALWAYS_INLINE void Run(A* scores, int64_t rows, Mask mask, bool first, A* max,
+                                          A* sum, A* out, int64_t out_stride, int64_t d) {
+    for (int64_t row = 0; row < rows; ++row) {
+      A* s = scores + row * mask.keys;
+      const int64_t n = mask.Of(row);
+      const A before = first ? -std::numeric_limits<A>::infinity() : max[row];
+      const A block_max = cpu::Max(s, n);
+      const A after = block_max > before ? block_max : before;
+      // A row that has seen no key yet, or only -inf: nothing to scale, and exp(-inf - (-inf)) must
+      // not be.
+      const A shift = after == -std::numeric_limits<A>::infinity() ? A{0} : after;
+      for (int64_t i = 0; i < n; ++i) s[i] = cpu::Exp(s[i] - shift);
+      for (int64_t i = n; i < mask.keys; ++i) s[i] = A{0};
+      const A block_sum = cpu::Sum(s, n);
+      if (first) {
+        sum[row] = block_sum;
+      } else {
+        const A scale = cpu::Exp(before - shift);
+        sum[row] = sum[row] * scale + block_sum;
+        if (scale != A{1}) {
+          for (int64_t i = 0; i < d; ++i) out[row * out_stride + i] *= scale;
+        }
+      }
+      max[row] = after;
+    }
+  }
+};
+
+/// out /= sum, log_sum_exp = max + log(sum). A row that saw no key is 0 with -inf.
+template <typename A>
+struct FinishBlock {
+  static SHARDMESH_ALWAYS_INLINE void Run(const A* max, const A* sum, A* out, int64_t out_stride,
+                                          A* log_sum_exp, int64_t log_stride, int64_t rows,
+                                          int64_t d) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const A inverse = sum[row] == A{0} ? A{0} : A{1} / sum[row];
+      for (int64_t i = 0; i < d; ++i) out[row * out_stride + i] *= inverse;
+      log_sum_exp[row * log_stride] = max[row] + std::log(sum[row]);
+    }
+  }
+};
+
+/// Queries [first, first + rows) of one head.
+template <typename T>
+void AttendBlock(const Problem& problem, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T> out,
+                 Accumulator<T>* log_sum_exp, int64_t log_stride, double scale, int64_t first,
+                 int64_t rows) {
+  using A = Accumulator<T>;
+  const int64_t d = problem.d;
+  const auto queries = Readable(q, rows, d, kQ, IsDirect(q.stride, d));
+  const auto sums = Writable(out, rows, d, kOut, IsDirect(out.stride, d));
+  A* max = Scratch<A>(kStatistics, 2 * rows);
+  A* sum = max + rows;
+  const int64_t visible = problem.Visible(first + rows - 1);
+  if (visible == 0) {
+    SetToZero(sums, rows, d);
+    std::fill_n(max, rows, -std::numeric_limits<A>::infinity());
+    std::fill_n(sum, rows, A{0});
+  }
+  for (int64_t key = 0; key < visible; key += kKeys) {
+    const int64_t n = std::min(kKeys, visible - key);
+    const auto keys =
+        Readable(Rows<T>{k.data + key * k.stride, k.stride}, n, d, kK, IsDirect(k.stride, d));
+    const auto values =
+        Readable(Rows<T>{v.data + key * v.stride, v.stride}, n, d, kV, IsDirect(v.stride, d));
+    A* scores = Scratch<A>(kScores, rows * n);
+    Gemm(rows, n, d, static_cast<A>(scale), MatrixView<A>{queries.data, queries.stride, 1},
+         MatrixView<A>{keys.data, 1, keys.stride}, /*accumulate=*/false, scores, n);
+    RunForIsa<SoftmaxBlock<A>>(scores, rows, MaskOf(problem, first, key, n), key == 0, max, sum,
+                               sums.data, sums.stride, d);
+    Gemm(rows, d, n, A{1}, MatrixView<A>{scores, n, 1},
+         MatrixView<A>{values.data, values.stride, 1},
+         /*accumulate=*/key > 0, sums.data, sums.stride);
+  }
+  RunForIsa<FinishBlock<A>>(static_cast<const A*>(max), static_cast<const A*>(sum), sums.data,
+                            sums.stride, log_sum_exp, log_stride, rows, d);
+  Store<T>(sums, rows, d, out);
+}
+
+void Attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
+               double scale, Tensor& out, Tensor& log_sum_exp) {
+  cpu::PrepareBlas();
+  const Problem problem(q, k, causal);
+  if (q.NumElements() == 0) return;
+  VisitFloating(q.dtype(), "attention", [&]<typename T>() {
+    using A = Accumulator<T>;
+    const int64_t blocks = (problem.queries + kQueries - 1) / kQueries;
+    context.ParallelFor(problem.batch * problem.heads * blocks, [&](int64_t tile) {
+      const int64_t first = tile % blocks * kQueries, head = tile / blocks % problem.heads;
+      const int64_t batch = tile / blocks / problem.heads, key_head = head / problem.group();
+      const auto from = [&](Rows<T> rows) {
+        return Rows<T>{rows.data + first * rows.stride, rows.stride};
+      };
+      const auto logs = HeadOf<A>(log_sum_exp, batch, head);
+      AttendBlock<T>(problem, from(HeadOf<T>(q, batch, head)), HeadOf<T>(k, batch, key_head),
+                     HeadOf<T>(v, batch, key_head), from(HeadOf<T>(out, batch, head)),
+                     logs.data + first * logs.stride, logs.stride, scale, first,
+                     std::min(kQueries, problem.queries - first));
+    });
+  });
+}
+
+// ---- its backward
+// --------------------------------------------------------------------------------
+
+/// dot[row] = sum over d of grad * out.
+template <typename A>
+struct RowDots {
+  static SHARDMESH_ALWAYS_INLINE void Run(const A* grad, int64_t grad_stride, const A* out,
+                                          int64_t out_stride, A* dot, int64_t rows, int64_t d) {
+    for (int64_t row = 0; row < rows; ++row) {
+      dot[row] = cpu::SumOfProducts(grad + row * grad_stride, out + row * out_stride, d);
+    }
+  }
+};
+
+/// Scores become weights w = exp(score - log_sum_exp).
+template <typename A>
+struct WeightsBlock {
+  static SHARDMESH_ALWAYS_INLINE void Run(A* scores, int64_t rows, Mask mask, const A* log_sum_exp,
+                                          int64_t log_stride) {
+    for (int64_t row = 0; row < rows; ++row) {
+      A* s = scores + row * mask.keys;
+      const int64_t n = mask.Of(row);
+      const A shift = log_sum_exp[row * log_stride];
+      for (int64_t i = 0; i < n; ++i) s[i] = cpu::Exp(s[i] - shift);
+      for (int64_t i = n; i < mask.keys; ++i) s[i] = A{0};
+    }
+  }
+};
+
+/// Gradients of weights become gradients of the products q k: w (g - dot) scale.
+template <typename A>
+struct GradScoresBlock {
+  static SHARDMESH_ALWAYS_INLINE void Run(const A* weights, A* grads, int64_t rows, int64_t keys,
+                                          const A* dot, A scale) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const A* w = weights + row * keys;
+      A* g = grads + row * keys;
+      for (int64_t i = 0; i < keys; ++i) g[i] = w[i] * ((g[i] - dot[row]) * scale);
+    }
+  }
+};
+
+/// What the blocks of one query head and its key head share, in the accumulator's type.
+template <typename A>
+struct KeyHead {
+  Rows<const A> k, v;
+  Rows<A> dk, dv;
+};
+
+/// Queries [first, first + rows) of one head: writes their dq and adds to dk and dv.
+template <typename T>
+void AttendBlockBackward(const Problem& problem, Rows<T> grad, Rows<T> q, Rows<T> out,
+                         const Accumulator<T>* log_sum_exp, int64_t log_stride, double scale,
+                         int64_t first, int64_t rows, const KeyHead<Accumulator<T>>& key_head,
+                         Rows<T> dq) {
+  using A = Accumulator<T>;
+  const int64_t d = problem.d;
+  const auto queries = Readable(q, rows, d, kQ, IsDirect(q.stride, d));
+  const auto grads = Readable(grad, rows, d, kGrad, IsDirect(grad.stride, d));
+  const auto outs = Readable(out, rows, d, kOut);
+  const auto dqs = Writable(dq, rows, d, kSumQ, IsDirect(dq.stride, d));
+  A* dot = Scratch<A>(kStatistics, rows);
+  RunForIsa<RowDots<A>>(grads.data, grads.stride, outs.data, outs.stride, dot, rows, d);
+  const int64_t visible = problem.Visible(first + rows - 1);
+  if (visible == 0) SetToZero(dqs, rows, d);
+  const MatrixView<A> query_view{queries.data, queries.stride, 1},
+      grad_view{grads.data, grads.stride, 1};
+  for (int64_t key = 0; key < visible; key += kKeys) {
+    const int64_t n = std::min(kKeys, visible - key);
+    const MatrixView<A> keys{key_head.k.data + key * key_head.k.stride, key_head.k.stride, 1};
+    const MatrixView<A> values{key_head.v.data + key * key_head.v.stride, key_head.v.stride, 1};
+    A *scores = Scratch<A>(kScores, rows * n), *grad_scores = Scratch<A>(kGradScores, rows * n);
+    Gemm(rows, n, d, static_cast<A>(scale), query_view, keys.Transposed(), /*accumulate=*/false,
+         scores, n);
+    RunForIsa<WeightsBlock<A>>(scores, rows, MaskOf(problem, first, key, n), log_sum_exp,
+                               log_stride);
+    const MatrixView<A> weights{scores, n, 1}, grad_products{grad_scores, n, 1};
+    Gemm(n, d, rows, A{1}, weights.Transposed(), grad_view, /*accumulate=*/true,
+         key_head.dv.data + key * key_head.dv.stride, key_head.dv.stride);
+    Gemm(rows, n, d, A{1}, grad_view, values.Transposed(), /*accumulate=*/false, grad_scores, n);
+    RunForIsa<GradScoresBlock<A>>(static_cast<const A*>(scores), grad_scores, rows, n,
+                                  static_cast<const A*>(dot), static_cast<A>(scale));
+    Gemm(rows, d, n, A{1}, grad_products, keys, /*accumulate=*/key > 0, dqs.data, dqs.stride);
+    Gemm(n, d, rows, A{1}, grad_products.Transposed(), query_view, /*accumulate=*/true,
+         key_head.dk.data + key * key_head.dk.stride, key_head.dk.stride);
+  }
+  Store<T>(dqs, rows, d, dq);
+}
+
+/// One key head and the query heads that read it, in order: the sums over queries do not depend on
+/// threads.
+void AttentionBackward(Context& context, const Tensor& grad, const Tensor& q, const Tensor& k,
+                       const Tensor& v, const Tensor& out, const Tensor& log_sum_exp, bool causal,
+                       double scale, Tensor& dq, Tensor& dk, Tensor& dv) {
+  cpu::PrepareBlas();
+  const Problem problem(q, k, causal);
+  const int64_t queries = problem.queries, keys = problem.keys, d = problem.d;
+  VisitFloating(q.dtype(), "attention backward", [&]<typename T>() {
+    using A = Accumulator<T>;
+    context.ParallelFor(problem.batch * problem.key_heads, [&](int64_t tile) {
+      const int64_t batch = tile / problem.key_heads, key_head = tile % problem.key_heads;
+      const Rows<T> ks = HeadOf<T>(k, batch, key_head), vs = HeadOf<T>(v, batch, key_head);
+      const Rows<T> dks = HeadOf<T>(dk, batch, key_head), dvs = HeadOf<T>(dv, batch, key_head);
+      const KeyHead<A> shared{Readable(ks, keys, d, kK, IsDirect(ks.stride, d)),
+                              Readable(vs, keys, d, kV, IsDirect(vs.stride, d)),
+                              Writable(dks, keys, d, kSumK, IsDirect(dks.stride, d)),
+                              Writable(dvs, keys, d, kSumV, IsDirect(dvs.stride, d))};
+      SetToZero(shared.dk, keys, d);
+      SetToZero(shared.dv, keys, d);
+      for (int64_t head = key_head * problem.group(); head < (key_head + 1) * problem.group();
+           ++head) {
+        const auto logs = HeadOf<A>(log_sum_exp, batch, head);
+        for (int64_t first = 0; first < queries; first += kQueries) {
+          const auto from = [&](const Tensor& x) {
+            const Rows<T> rows = HeadOf<T>(x, batch, head);
+            return Rows<T>{rows.data + first * rows.stride, rows.stride};
+          };
+          AttendBlockBackward<T>(problem, from(grad), from(q), from(out),
+                                 logs.data + first * logs.stride, logs.stride, scale, first,
+                                 std::min(kQueries, queries - first), shared, from(dq));
+        }
+      }
+      Store<T>(shared.dk, keys, d, dks);
+      Store<T>(shared.dv, keys, d, dvs);
+    });
+  });
+}
+
+}  // namespace
+
+void FillAttentionKernels(KernelTable& table) {
+  table.rotary = Rotary;
+  table.attention = Attention;
+  table.attention_backward = AttentionBackward;
+}
+
+}  // namespace shardmesh
