@@ -4,6 +4,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/move.h"
 #include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/tensor/ops.h"
@@ -78,7 +79,12 @@ DTensor LogitsGradient(const DTensor& logits, const DTensor& targets, const DTen
 
 // Summands made whole: an all-reduce along the axes that shard the classes, whatever could be
 // cheaper for the op that comes next.
-DTensor Reduced(const DTensor& x) { return Redistribute(x, x.layout().PartialAsReplicate()); }
+DTensor Reduced(const DTensor& x) {
+  const Layout whole = x.layout().PartialAsReplicate();
+  return DTensor(x.mesh(), whole,
+                 internal::Move(*x.impl()->runtime, x.mesh(), x.local(), x.layout(), whole,
+                                kCrossEntropy.name));
+}
 
 DType AccumulatorDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
@@ -102,7 +108,7 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t igno
         Full(logits.mesh(), {}, dtype, 0.0, std::vector<Placement>(logits.layout().num_axes()));
     loss = Sum(Where(counted, rows, zero));
     if (reduction == LossReduction::kMean) {
-      count = Cast(Sum(Cast(counted, DType::kI64)), dtype);
+      count = Cast(Reduced(Sum(Cast(counted, DType::kI64))), dtype);
       loss = Div(loss, count);
     }
   }
