@@ -41,6 +41,12 @@ std::string Collective::Seal() {
   if (movement_.num_parts() == 0) {
     Finish();
   } else {
+    if (movement_.num_parts() > 1) {
+      next_parts_ = std::vector<std::atomic<int>>(size());
+      for (int m = 0; m < size(); ++m)
+        next_parts_[m].store(FirstPart(m), std::memory_order_relaxed);
+    }
+    untaken_parts_.store(movement_.num_parts(), std::memory_order_relaxed);
     phase_.store(Phase::kReady);
   }
   return "";
@@ -102,15 +108,29 @@ std::string Collective::ToString() const {
   return text;
 }
 
-bool Collective::RunPart() {
+int Collective::TakePart(int member) {
+  if (next_parts_.empty()) return untaken_parts_.exchange(0, std::memory_order_relaxed) - 1;
+  for (int i = 0; i < size(); ++i) {
+    const int stretch = (member + i) % size();
+    const int end = FirstPart(stretch + 1);
+    std::atomic<int>& next = next_parts_[stretch];
+    if (next.load(std::memory_order_relaxed) >= end) continue;
+    const int part = next.fetch_add(1, std::memory_order_relaxed);
+    if (part >= end) continue;
+    untaken_parts_.fetch_sub(1, std::memory_order_relaxed);
+    return part;
+  }
+  return -1;
+}
+
+bool Collective::RunPart(int member) {
   if (!HasParts()) return false;
-  const int num_parts = movement_.num_parts();
-  const int part = next_part_.fetch_add(1, std::memory_order_relaxed);
-  if (part >= num_parts) return false;
+  const int part = TakePart(member);  // Negative if others were faster.
+  if (part < 0) return false;
   movement_.RunPart(part, members_);
   // The increments form a release sequence: who makes the last one has seen the writes of all
   // parts.
-  if (parts_run_.fetch_add(1, std::memory_order_acq_rel) + 1 < num_parts) return false;
+  if (parts_run_.fetch_add(1, std::memory_order_acq_rel) + 1 < movement_.num_parts()) return false;
   Finish();
   return true;
 }

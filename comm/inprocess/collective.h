@@ -66,11 +66,10 @@ class Collective {
   bool IsReady() const { return phase_.load() != Phase::kPosting; }
   bool IsDone() const { return phase_.load() == Phase::kDone; }
   /// True if there is a part that nobody has taken yet.
-  bool HasParts() const {
-    return IsReady() && next_part_.load(std::memory_order_relaxed) < movement_.num_parts();
-  }
-  /// Runs one part, if there is one to take. Returns true if this made the collective done.
-  bool RunPart();
+  bool HasParts() const { return IsReady() && untaken_parts_.load(std::memory_order_relaxed) > 0; }
+  /// Runs one part, if there is one to take, by preference one that concerns the memory of
+  /// `member`. Returns true if this made the collective done.
+  bool RunPart(int member);
   int num_parts() const { return movement_.num_parts(); }
 
   /// Threads about to sleep until this changes. Whoever changes it looks here after, so no wake-up
@@ -102,7 +101,14 @@ class Collective {
   std::vector<std::pair<std::shared_ptr<Group>, int>> split_results_;
   Movement movement_;
   std::atomic<Phase> phase_ = Phase::kPosting;
-  std::atomic<int> next_part_ = 0;
+  // Member m begins with the m-th of equal stretches of the parts and helps with the others later:
+  // what a core has in its caches stays there from one collective to the next.
+  int FirstPart(int stretch) const {
+    return static_cast<int>(int64_t{stretch} * movement_.num_parts() / size());
+  }
+  int TakePart(int member);
+  std::vector<std::atomic<int>> next_parts_;  // In each stretch.
+  std::atomic<int> untaken_parts_ = 0;
   std::atomic<int> parts_run_ = 0;
 };
 

@@ -27,7 +27,7 @@ class PostedWork final : public Work::State {
     world_->Wait(*collective_, member_);
   }
 
-  bool IsDone() override { return is_settled_ || world_->Poll(*collective_); }
+  bool IsDone() override { return is_settled_ || world_->Poll(*collective_, member_); }
 
  private:
   const std::shared_ptr<World> world_;

@@ -100,7 +100,7 @@ std::shared_ptr<Collective> World::Post(const std::shared_ptr<Group>& group, int
       WakeLocked(*collective);
   }
   // What is small costs less than telling others about it.
-  if (collective->IsReady() && collective->num_parts() == 1) Help(*collective);
+  if (collective->IsReady() && collective->num_parts() == 1) Help(*collective, member);
   return collective;
 }
 
@@ -115,11 +115,11 @@ void World::RecordPost(int rank, const Group& group, int64_t sequence, const Cal
 // ---- Waiting
 // ----------------------------------------------------------------------------------------------------------
 
-void World::Help(Collective& collective) {
+void World::Help(Collective& collective, int member) {
   while (collective.HasParts()) {
     // Done is stored before sleepers is read, and a sleeper does it the other way round: one of
     // them sees the other.
-    if (collective.RunPart() && collective.sleepers.load() > 0) {
+    if (collective.RunPart(member) && collective.sleepers.load() > 0) {
       const Lock lock = LockWorld();
       WakeLocked(collective);
     }
@@ -133,17 +133,17 @@ void World::WakeLocked(const Collective& collective) {
   }
 }
 
-void World::WaitUntilSettled(Collective& collective, int rank) {
+void World::WaitUntilSettled(Collective& collective, int member) {
   if (collective.IsDone()) return;
   const Clock::time_point deadline = Clock::now() + absl::ToChronoNanoseconds(timeout_);
   Spinner spinner;
   while (!collective.IsDone()) {
     if (collective.HasParts()) {
-      Help(collective);
+      Help(collective, member);
     } else if (HasFailed() && !collective.IsReady()) {
       return;  // Nobody posts in a failed world, so it never will be ready.
     } else if (!spinner.Spin()) {
-      Block(collective, rank, deadline);
+      Block(collective, collective.group().world_ranks[member], deadline);
     }
   }
 }
@@ -173,15 +173,15 @@ void World::Block(Collective& collective, int rank, Clock::time_point deadline) 
 
 void World::Wait(Collective& collective, int member) {
   const int rank = collective.group().world_ranks[member];
-  WaitUntilSettled(collective, rank);
+  WaitUntilSettled(collective, member);
   collective.Release(member);
   if (!HasFailed()) return;
   const Lock lock = LockWorld();
   ThrowFailedLocked(absl::StrCat("; rank ", rank, " was in ", collective.ToString()));
 }
 
-bool World::Poll(Collective& collective) {
-  if (collective.HasParts() && collective.RunPart() && collective.sleepers.load() > 0) {
+bool World::Poll(Collective& collective, int member) {
+  if (collective.HasParts() && collective.RunPart(member) && collective.sleepers.load() > 0) {
     const Lock lock = LockWorld();
     WakeLocked(collective);
   }
@@ -204,7 +204,7 @@ void World::Drop(Collective& collective, int member, ExecutionContext& context) 
     }
   }
   // Ready, which ends soon, or never to be ready.
-  WaitUntilSettled(collective, rank);
+  WaitUntilSettled(collective, member);
   collective.Release(member);
 }
 

@@ -38,7 +38,7 @@ class World {
   /// if the world has failed; then too no thread touches the buffers any more.
   void Wait(Collective& collective, int member);
   /// Helps a little. True if Wait would not block.
-  bool Poll(Collective& collective);
+  bool Poll(Collective& collective, int member);
   /// Gives up waiting: no thread touches the buffers any more.
   void Drop(Collective& collective, int member, ExecutionContext& context) noexcept;
 
@@ -75,11 +75,10 @@ class World {
   /// `hit` says what the failure kept the caller from, "; rank 0 was in ...".
   [[noreturn]] void ThrowFailedLocked(const std::string& hit);
   void FailLocked(absl::StatusCode code, std::string message);
-  void Help(Collective& collective);
+  void Help(Collective& collective, int member);
   void WakeLocked(const Collective& collective);
-  /// Helps and waits until the collective is done, or failed before it was ready. `rank` is the
-  /// caller's.
-  void WaitUntilSettled(Collective& collective, int rank);
+  /// Helps and waits until the collective is done, or failed before it was ready.
+  void WaitUntilSettled(Collective& collective, int member);
   /// Sleeps until there is a reason to look at the collective again.
   void Block(Collective& collective, int rank, std::chrono::steady_clock::time_point deadline);
   /// Fails the world if `rank`, blocked, waits for a rank that has left or, over other blocked

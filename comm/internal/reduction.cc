@@ -2,6 +2,7 @@
 #include "shardmesh/comm/internal/reduction.h"
 
 #include <algorithm>
+#include <array>
 #include <type_traits>
 
 namespace shardmesh::internal {
@@ -11,7 +12,7 @@ namespace {
 // packed sources of it stay in the first-level cache.
 constexpr int64_t kTile = 1024;
 // Sources that one pass over a tile reads.
-constexpr int kPass = 4;
+constexpr size_t kPass = 4;
 
 struct Sum {
   template <typename A>
@@ -50,34 +51,36 @@ struct Max {
   }
 };
 
-// acc = op(.. op(op(acc, s_0), s_1) .., s_{N-1}), or without acc for the first sources. `acc`
-// overlaps no source.
+// out = op(.. op(op(out, s_0), s_1) .., s_{N-1}), or without out where these are the first sources.
+// `out` may be one of the sources: each element is read before it is written, which is all that
+// vectors of elements need.
 template <typename Op, int N, bool kFirst, typename T, typename A = Accumulator<T>>
-void Accumulate(const T* const* sources, int64_t count, A* __restrict acc) {
+void Accumulate(const T* const* sources, int64_t count, A* out) {
   const T* const s0 = sources[0];
   const T* const s1 = N > 1 ? sources[1] : nullptr;
   const T* const s2 = N > 2 ? sources[2] : nullptr;
   const T* const s3 = N > 3 ? sources[3] : nullptr;
+#pragma GCC ivdep
   for (int64_t i = 0; i < count; ++i) {
-    A value = kFirst ? static_cast<A>(s0[i]) : Op::Apply(acc[i], static_cast<A>(s0[i]));
+    A value = kFirst ? static_cast<A>(s0[i]) : Op::Apply(out[i], static_cast<A>(s0[i]));
     if constexpr (N > 1) value = Op::Apply(value, static_cast<A>(s1[i]));
     if constexpr (N > 2) value = Op::Apply(value, static_cast<A>(s2[i]));
     if constexpr (N > 3) value = Op::Apply(value, static_cast<A>(s3[i]));
-    acc[i] = value;
+    out[i] = value;
   }
 }
 
 template <typename Op, bool kFirst, typename T>
-void AccumulatePass(const T* const* sources, int num_sources, int64_t count, Accumulator<T>* acc) {
+void AccumulatePass(const T* const* sources, int num_sources, int64_t count, Accumulator<T>* out) {
   switch (num_sources) {
     case 1:
-      return Accumulate<Op, 1, kFirst>(sources, count, acc);
+      return Accumulate<Op, 1, kFirst>(sources, count, out);
     case 2:
-      return Accumulate<Op, 2, kFirst>(sources, count, acc);
+      return Accumulate<Op, 2, kFirst>(sources, count, out);
     case 3:
-      return Accumulate<Op, 3, kFirst>(sources, count, acc);
+      return Accumulate<Op, 3, kFirst>(sources, count, out);
     default:
-      return Accumulate<Op, 4, kFirst>(sources, count, acc);
+      return Accumulate<Op, 4, kFirst>(sources, count, out);
   }
 }
 
@@ -93,31 +96,47 @@ void Store(const A* acc, int64_t count, std::span<const StridedView> targets, in
   }
 }
 
+// Where the elements of a pass over sources are, packed into `packed` where they are strided.
+template <typename T>
+std::array<const T*, kPass> DataOf(std::span<const StridedView> sources, int64_t begin,
+                                   int64_t count, char (*packed)[kTile * sizeof(T)]) {
+  std::array<const T*, kPass> data = {};
+  for (size_t k = 0; k < sources.size(); ++k) {
+    const char* at = packed[k];
+    if (sources[k].IsContiguous()) {
+      at = sources[k].At(begin);
+    } else {
+      sources[k].Pack(begin, count, packed[k]);
+    }
+    data[k] = reinterpret_cast<const T*>(at);
+  }
+  return data;
+}
+
 // All sources of a tile are read before any target of it is written, so that they may be the same
 // memory.
 template <typename T, typename Op>
 void ReduceTile(std::span<const StridedView> sources, std::span<const StridedView> targets,
                 int64_t begin, int64_t count) {
-  Accumulator<T> acc[kTile];
   alignas(64) char packed[kPass][kTile * sizeof(T)];  // Not of T, which would be set to zero.
-  const int num_sources = static_cast<int>(sources.size());
-  for (int first = 0; first < num_sources; first += kPass) {
-    const int n = std::min(kPass, num_sources - first);
-    const T* data[kPass] = {};
-    for (int k = 0; k < n; ++k) {
-      const StridedView& source = sources[first + k];
-      const char* at = packed[k];
-      if (source.IsContiguous()) {
-        at = source.At(begin);
-      } else {
-        source.Pack(begin, count, packed[k]);
-      }
-      data[k] = reinterpret_cast<const T*>(at);
+  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+    // The common case, without a tile in between: one pass straight into the first target, then
+    // copies of that.
+    if (sources.size() <= kPass && !targets.empty() && targets[0].IsContiguous()) {
+      T* const out = reinterpret_cast<T*>(targets[0].At(begin));
+      const auto data = DataOf<T>(sources, begin, count, packed);
+      AccumulatePass<Op, true, T>(data.data(), static_cast<int>(sources.size()), count, out);
+      return Store<T>(out, count, targets.subspan(1), begin);
     }
+  }
+  Accumulator<T> acc[kTile];
+  for (size_t first = 0; first < sources.size(); first += kPass) {
+    const std::span pass = sources.subspan(first, std::min<size_t>(kPass, sources.size() - first));
+    const auto data = DataOf<T>(pass, begin, count, packed);
     if (first == 0) {
-      AccumulatePass<Op, true, T>(data, n, count, acc);
+      AccumulatePass<Op, true, T>(data.data(), static_cast<int>(pass.size()), count, acc);
     } else {
-      AccumulatePass<Op, false, T>(data, n, count, acc);
+      AccumulatePass<Op, false, T>(data.data(), static_cast<int>(pass.size()), count, acc);
     }
   }
   Store<T>(acc, count, targets, begin);
