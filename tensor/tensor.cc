@@ -10,7 +10,8 @@
 namespace shardmesh {
 namespace {
 
-// Bytes of a contiguous tensor. Throws for negative extents and for sizes beyond 64 bits.
+// Bytes of a contiguous tensor. Throws for negative extents and for sizes beyond 64 bits, also
+// where an extent of 0 makes the product 0: no later product of extents can overflow.
 int64_t CheckedBytes(const Dims& shape, DType dtype) {
   int64_t bytes = SizeOf(dtype);
   bool overflow = false;
@@ -20,9 +21,8 @@ int64_t CheckedBytes(const Dims& shape, DType dtype) {
     is_empty |= extent == 0;
     overflow |= __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes);
   }
-  if (is_empty) return 0;
   if (overflow) ThrowInvalid("a tensor of shape ", shape.ToString(), " is too large");
-  return bytes;
+  return is_empty ? 0 : bytes;
 }
 
 // Calls fn(offset) for every element in row-major order.
@@ -255,6 +255,7 @@ Tensor Tensor::Expand(const Dims& shape) const {
 
 std::optional<Tensor> Tensor::TryView(const Dims& shape) const {
   const Dims resolved = ResolveShape(shape, NumElements(), "Reshape");
+  CheckedBytes(resolved, dtype_);  // [0, huge, huge] has as few elements as [0].
   Tensor result = *this;
   result.shape_ = resolved;
   if (IsContiguous()) {

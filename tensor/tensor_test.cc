@@ -58,7 +58,9 @@ TEST(Tensor, ImpossibleShapesAreErrors) {
               Tensor::Meta({huge, huge}, DType::kF32);
             }),
             "a tensor of shape [1099511627776,1099511627776] is too large");
-  EXPECT_EQ(Tensor::Meta({huge, huge, 0}, DType::kF32).NumElements(), 0);
+  EXPECT_EQ(ErrorOf([&] { Tensor::Meta({huge, huge, 0}, DType::kF32); }),
+            "a tensor of shape [1099511627776,1099511627776,0] is too large");
+  EXPECT_EQ(Tensor::Meta({huge, 0, 3}, DType::kF32).NumElements(), 0);
 }
 
 TEST(Tensor, MetaHasNoElements) {
@@ -262,6 +264,7 @@ TEST_F(TryViewTest, ResolvesOneUnknownExtent) {
   EXPECT_NE(ErrorOf([&] { x.TryView({huge, 4, 3}); }), "no error");
   const Tensor empty = IotaTensor(context, {0, 4});
   EXPECT_EQ(empty.TryView({-1, 3})->shape(), (Dims{0, 3}));
+  EXPECT_NE(ErrorOf([&] { empty.TryView({0, huge, huge}); }), "no error");
   EXPECT_EQ(ErrorOf([&] {
               empty.TryView({-1, 0});
             }),
