@@ -9,7 +9,8 @@
 //   empty;
 //   * an output does not overlap an input unless it is the same view (then elementwise kernels work
 //   in place);
-//   * the result depends on values and shapes alone: not on threads, alignment or strides;
+//   * the result depends on values and shapes alone: not on threads, alignment or strides (but that
+//   BLAS, in matmul and attention, may round otherwise for a transposed operand);
 //   * bf16 and f16 are computed in f32 and rounded once; sums accumulate in Accumulator<T> or
 //   wider;
 //   * the reduction of nothing is the identity of the op.
@@ -140,8 +141,8 @@ struct KernelTable {
                               bool accumulate, Tensor& dw, Tensor& db);
 
   // ---- lookups and losses (lookup_cpu.cc) -------------------------------------------------------
-  /// The first index (row-major) outside [low, high) and not equal to `ignored`, if any. ids i64 or
-  /// i32.
+  /// The first id, in row-major order, outside [low, high) and not equal to `ignored`, if any. ids
+  /// i64 or i32.
   std::optional<int64_t> (*find_out_of_range)(Context&, const Tensor& ids, int64_t low,
                                               int64_t high, std::optional<int64_t> ignored);
   /// out[.., :] = table[ids - first_row, :], or zeros where the id is not among table's rows.
@@ -165,11 +166,13 @@ struct KernelTable {
   // ---- attention (attention_cpu.cc) -------------------------------------------------------------
   /// x[batch, heads, seq, d]; cos, sin [seq, d/2] in Accumulator dtype. Pairs are (i, i + d/2):
   /// out_i = x_i cos - x_j sin, out_j = x_j cos + x_i sin; `inverse` rotates back (the backward).
+  /// Last dims contiguous; cos and sin contiguous.
   void (*rotary)(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse,
                  Tensor& out);
   /// q[b, h, sq, d], k and v [b, kv, sk, d], h a multiple of kv; query head i reads key head i / (h
   /// / kv). Blockwise: memory is linear in sequence length. `causal`: position i sees keys 0..i +
-  /// (sk - sq). Last dim contiguous. log_sum_exp [b, h, sq] in Accumulator dtype.
+  /// (sk - sq); one that sees none gives 0 and a log_sum_exp of -inf. d > 0; last dims contiguous.
+  /// log_sum_exp [b, h, sq] in Accumulator dtype.
   void (*attention)(Context&, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                     double scale, Tensor& out, Tensor& log_sum_exp);
   void (*attention_backward)(Context&, const Tensor& grad, const Tensor& q, const Tensor& k,
@@ -177,8 +180,8 @@ struct KernelTable {
                              bool causal, double scale, Tensor& dq, Tensor& dk, Tensor& dv);
 
   // ---- random numbers (random_cpu.cc) -----------------------------------------------------------
-  /// Uniform in [low, high), or normal. out floating, any box of the global tensor: same bits
-  /// whatever the box.
+  /// Uniform in [low, high), or normal; docs/random.md has the format. out floating, any box of the
+  /// global tensor: same bits whatever the box.
   void (*random_uniform)(Context&, RandomKey, const RandomBox&, double low, double high,
                          Tensor& out);
   void (*random_normal)(Context&, RandomKey, const RandomBox&, double mean, double stddev,
