@@ -153,18 +153,33 @@ struct Problem {
   }
 };
 
-/// Row r of a block of scores sees its first `visible + r * step` keys, of `keys`.
+/// Which scores of a block count. Row r sees its first `visible + r * step` keys, of `keys`. Rows
+/// in memory are `stride` apart, a multiple of kPad, so that loops over them have no tail.
 struct Mask {
-  int64_t visible, step, keys;
-  SHARDMESH_ALWAYS_INLINE int64_t Of(int64_t row) const {
+  int64_t visible, step, keys, stride;
+
+  /// The keys that a row sees, and how many loops work on: those and less than kPad further ones.
+  SHARDMESH_ALWAYS_INLINE int64_t Seen(int64_t row) const {
     const int64_t n = visible + row * step;
     return n < 0 ? 0 : n < keys ? n : keys;
   }
+  static constexpr int64_t kPad = 16;
+  static SHARDMESH_ALWAYS_INLINE int64_t Padded(int64_t n) { return (n + kPad - 1) / kPad * kPad; }
 };
 
 Mask MaskOf(const Problem& problem, int64_t query, int64_t first_key, int64_t keys) {
-  if (!problem.causal) return {keys, 0, keys};
-  return {query + 1 + problem.keys - problem.queries - first_key, 1, keys};
+  const int64_t stride = Mask::Padded(keys);
+  if (!problem.causal) return {keys, 0, keys, stride};
+  return {query + 1 + problem.keys - problem.queries - first_key, 1, keys, stride};
+}
+
+/// Scores become exp(score - shift); those that do not count become 0.
+template <typename A>
+SHARDMESH_ALWAYS_INLINE void Exponentials(A* scores, int64_t seen, A shift, const Mask& mask) {
+  const int64_t worked_on = Mask::Padded(seen);
+  for (int64_t i = seen; i < worked_on; ++i) scores[i] = -std::numeric_limits<A>::infinity();
+  for (int64_t i = 0; i < worked_on; ++i) scores[i] = cpu::Exp(scores[i] - shift);
+  for (int64_t i = worked_on; i < mask.stride; ++i) scores[i] = A{0};
 }
 
 /// One block of scores becomes weights exp(score - max), with the maximum over all blocks so far.
@@ -173,18 +188,17 @@ template <typename A>
 struct SoftmaxBlock {
   static SHARDMESH_ALWAYS_INLINE void Run(A* scores, int64_t rows, Mask mask, bool first, A* max,
                                           A* sum, A* out, int64_t out_stride, int64_t d) {
+    constexpr A kLowest = -std::numeric_limits<A>::infinity();
     for (int64_t row = 0; row < rows; ++row) {
-      A* s = scores + row * mask.keys;
-      const int64_t n = mask.Of(row);
-      const A before = first ? -std::numeric_limits<A>::infinity() : max[row];
-      const A block_max = cpu::Max(s, n);
+      A* s = scores + row * mask.stride;
+      const int64_t seen = mask.Seen(row);
+      const A before = first ? kLowest : max[row];
+      const A block_max = cpu::Max(s, seen);
       const A after = block_max > before ? block_max : before;
-      // A row that has seen no key yet, or only -inf: nothing to scale, and exp(-inf - (-inf)) must
-      // not be.
-      const A shift = after == -std::numeric_limits<A>::infinity() ? A{0} : after;
-      for (int64_t i = 0; i < n; ++i) s[i] = cpu::Exp(s[i] - shift);
-      for (int64_t i = n; i < mask.keys; ++i) s[i] = A{0};
-      const A block_sum = cpu::Sum(s, n);
+      // A row that has seen no key yet: exp(-inf - -inf) must not be.
+      const A shift = after == kLowest ? A{0} : after;
+      Exponentials(s, seen, shift, mask);
+      const A block_sum = cpu::Sum(s, Mask::Padded(seen));
       if (first) {
         sum[row] = block_sum;
       } else {
@@ -236,12 +250,12 @@ void AttendBlock(const Problem& problem, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T
         Readable(Rows<T>{k.data + key * k.stride, k.stride}, n, d, kK, IsDirect(k.stride, d));
     const auto values =
         Readable(Rows<T>{v.data + key * v.stride, v.stride}, n, d, kV, IsDirect(v.stride, d));
-    A* scores = Scratch<A>(kScores, rows * n);
+    const Mask mask = MaskOf(problem, first, key, n);
+    A* scores = Scratch<A>(kScores, rows * mask.stride);
     Gemm(rows, n, d, static_cast<A>(scale), MatrixView<A>{queries.data, queries.stride, 1},
-         MatrixView<A>{keys.data, 1, keys.stride}, /*accumulate=*/false, scores, n);
-    RunForIsa<SoftmaxBlock<A>>(scores, rows, MaskOf(problem, first, key, n), key == 0, max, sum,
-                               sums.data, sums.stride, d);
-    Gemm(rows, d, n, A{1}, MatrixView<A>{scores, n, 1},
+         MatrixView<A>{keys.data, 1, keys.stride}, /*accumulate=*/false, scores, mask.stride);
+    RunForIsa<SoftmaxBlock<A>>(scores, rows, mask, key == 0, max, sum, sums.data, sums.stride, d);
+    Gemm(rows, d, n, A{1}, MatrixView<A>{scores, mask.stride, 1},
          MatrixView<A>{values.data, values.stride, 1},
          /*accumulate=*/key > 0, sums.data, sums.stride);
   }
@@ -287,30 +301,26 @@ struct RowDots {
   }
 };
 
-/// Scores become weights w = exp(score - log_sum_exp).
+/// Scores become weights exp(score - log_sum_exp).
 template <typename A>
 struct WeightsBlock {
   static SHARDMESH_ALWAYS_INLINE void Run(A* scores, int64_t rows, Mask mask, const A* log_sum_exp,
                                           int64_t log_stride) {
     for (int64_t row = 0; row < rows; ++row) {
-      A* s = scores + row * mask.keys;
-      const int64_t n = mask.Of(row);
-      const A shift = log_sum_exp[row * log_stride];
-      for (int64_t i = 0; i < n; ++i) s[i] = cpu::Exp(s[i] - shift);
-      for (int64_t i = n; i < mask.keys; ++i) s[i] = A{0};
+      Exponentials(scores + row * mask.stride, mask.Seen(row), log_sum_exp[row * log_stride], mask);
     }
   }
 };
 
-/// Gradients of weights become gradients of the products q k: w (g - dot) scale.
+/// Gradients of weights w become gradients of the products q k: w (g - dot) scale.
 template <typename A>
 struct GradScoresBlock {
-  static SHARDMESH_ALWAYS_INLINE void Run(const A* weights, A* grads, int64_t rows, int64_t keys,
+  static SHARDMESH_ALWAYS_INLINE void Run(const A* weights, A* grads, int64_t rows, Mask mask,
                                           const A* dot, A scale) {
     for (int64_t row = 0; row < rows; ++row) {
-      const A* w = weights + row * keys;
-      A* g = grads + row * keys;
-      for (int64_t i = 0; i < keys; ++i) g[i] = w[i] * ((g[i] - dot[row]) * scale);
+      const A* w = weights + row * mask.stride;
+      A* g = grads + row * mask.stride;
+      for (int64_t i = 0; i < mask.keys; ++i) g[i] = w[i] * ((g[i] - dot[row]) * scale);
     }
   }
 };
@@ -344,16 +354,18 @@ void AttendBlockBackward(const Problem& problem, Rows<T> grad, Rows<T> q, Rows<T
     const int64_t n = std::min(kKeys, visible - key);
     const MatrixView<A> keys{key_head.k.data + key * key_head.k.stride, key_head.k.stride, 1};
     const MatrixView<A> values{key_head.v.data + key * key_head.v.stride, key_head.v.stride, 1};
-    A *scores = Scratch<A>(kScores, rows * n), *grad_scores = Scratch<A>(kGradScores, rows * n);
+    const Mask mask = MaskOf(problem, first, key, n);
+    A* scores = Scratch<A>(kScores, rows * mask.stride);
+    A* grad_scores = Scratch<A>(kGradScores, rows * mask.stride);
     Gemm(rows, n, d, static_cast<A>(scale), query_view, keys.Transposed(), /*accumulate=*/false,
-         scores, n);
-    RunForIsa<WeightsBlock<A>>(scores, rows, MaskOf(problem, first, key, n), log_sum_exp,
-                               log_stride);
-    const MatrixView<A> weights{scores, n, 1}, grad_products{grad_scores, n, 1};
+         scores, mask.stride);
+    RunForIsa<WeightsBlock<A>>(scores, rows, mask, log_sum_exp, log_stride);
+    const MatrixView<A> weights{scores, mask.stride, 1}, grad_products{grad_scores, mask.stride, 1};
     Gemm(n, d, rows, A{1}, weights.Transposed(), grad_view, /*accumulate=*/true,
          key_head.dv.data + key * key_head.dv.stride, key_head.dv.stride);
-    Gemm(rows, n, d, A{1}, grad_view, values.Transposed(), /*accumulate=*/false, grad_scores, n);
-    RunForIsa<GradScoresBlock<A>>(static_cast<const A*>(scores), grad_scores, rows, n,
+    Gemm(rows, n, d, A{1}, grad_view, values.Transposed(), /*accumulate=*/false, grad_scores,
+         mask.stride);
+    RunForIsa<GradScoresBlock<A>>(static_cast<const A*>(scores), grad_scores, rows, mask,
                                   static_cast<const A*>(dot), static_cast<A>(scale));
     Gemm(rows, d, n, A{1}, grad_products, keys, /*accumulate=*/key > 0, dqs.data, dqs.stride);
     Gemm(n, d, rows, A{1}, grad_products.Transposed(), query_view, /*accumulate=*/true,

@@ -68,7 +68,8 @@ struct SoftmaxRow {
       const A log_sum = std::log(sum);
       for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - max) - log_sum;
     } else {
-      for (int64_t i = 0; i < n; ++i) y[i] /= sum;
+      const A inverse = A{1} / sum;
+      for (int64_t i = 0; i < n; ++i) y[i] *= inverse;
     }
   }
 };
