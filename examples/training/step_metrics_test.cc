@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/examples/training/step_metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace shardmesh::examples {
+namespace {
+
+StepMetrics Example() {
+  StepMetrics metrics;
+  metrics.step = 7;
+  metrics.loss = 2.5;
+  metrics.grad_norm = 0.75;
+  metrics.lr = 0.001;
+  metrics.tokens_per_s = 4096;
+  metrics.step_ms = 500;
+  metrics.peak_bytes = {1000, 1001};
+  metrics.traffic = {{{"tp", "all_reduce", "linear"}, {.count = 2, .bytes = 64}},
+                     {{"tp", "all_reduce", "embedding"}, {.count = 1, .bytes = 36}},
+                     {{"dp+tp", "all_gather", "linear"}, {.count = 1, .bytes = 5}}};
+  metrics.breakdown_ms = {{"forward", 1.0}};
+  return metrics;
+}
+
+TEST(StepMetrics, AreOneJsonObjectWithOpsAddedUp) {
+  EXPECT_EQ(Example().ToJson(),
+            R"({"step":7,"loss":2.5,"grad_norm":0.75,"lr":0.001,"tokens_per_s":4096.0,)"
+            R"("step_ms":500.0,"peak_bytes":[1000,1001],"collectives":{)"
+            R"("dp+tp":{"all_gather":{"count":1,"bytes":5}},)"
+            R"("tp":{"all_reduce":{"count":3,"bytes":100}}}})");
+}
+
+TEST(StepMetrics, AreJsonWithoutCollectivesAndWithALossThatIsNoNumber) {
+  StepMetrics metrics = Example();
+  metrics.loss = std::nan("");
+  metrics.traffic.clear();
+  EXPECT_TRUE(absl::StrContains(metrics.ToJson(), R"("loss":null,)")) << metrics.ToJson();
+  EXPECT_TRUE(absl::StrContains(metrics.ToJson(), R"("collectives":{}})")) << metrics.ToJson();
+}
+
+TEST(MetricsFile, HasOneLineAStepAndReplacesAnOlderFile) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/metrics");
+  std::ofstream(path) << "older\n";
+  absl::StatusOr<MetricsFile> file = MetricsFile::Create(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  file->Append(Example());
+  file->Append(Example());
+  std::ifstream in(path);  // While it is still open for writing.
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  EXPECT_EQ(text, absl::StrCat(Example().ToJson(), "\n", Example().ToJson(), "\n"));
+}
+
+TEST(MetricsFile, SaysWhyItCannotBeWritten) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/none/metrics");
+  EXPECT_EQ(MetricsFile::Create(path).status().message(),
+            absl::StrCat("cannot write metrics file ", path, ": No such file or directory"));
+}
+
+}  // namespace
+}  // namespace shardmesh::examples

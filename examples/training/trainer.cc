@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/examples/training/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/examples/training/rank_exchange.h"
+#include "shardmesh/fsdp/fully_shard.h"
+#include "shardmesh/nn/loss.h"
+#include "shardmesh/optim/clip.h"
+#include "shardmesh/tp/llama_plan.h"
+#include "shardmesh/tp/parallelize.h"
+
+namespace shardmesh::examples {
+namespace {
+
+const TrainOptions& Checked(const TrainOptions& options, const ByteText& text) {
+  ThrowIfError(options.Validate());
+  ThrowIfError(text.CheckHolds(options.sequence));
+  return options;
+}
+
+void Parallelize(nn::Llama& model, const DeviceMesh& mesh, const TrainOptions& options) {
+  if (mesh.shape().Has("tp")) {
+    tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(options.sequence_parallel));
+  }
+  fsdp::FullyShardOptions fsdp = {.shard_axis = "dp", .replicate_axis = "dp_replicate"};
+  if (options.precision == Precision::kBF16) {
+    fsdp.mixed_precision = {.param_dtype = DType::kBF16, .reduce_dtype = DType::kF32};
+  }
+  for (nn::LlamaBlock& block : model.Blocks()) fsdp::FullyShard(block, mesh, fsdp);
+  fsdp::FullyShard(model, mesh, fsdp);
+}
+
+DType ParameterDType(Precision precision) {
+  return precision == Precision::kF64 ? DType::kF64 : DType::kF32;
+}
+
+/// Cuts wall time into named parts.
+class PartsClock {
+ public:
+  explicit PartsClock(StepMetrics& metrics) : metrics_(metrics) {}
+
+  /// The part since the last call is over.
+  void EndOf(const char* part) {
+    const Clock::time_point now = Clock::now();
+    const double ms = std::chrono::duration<double, std::milli>(now - begin_).count();
+    begin_ = now;
+    metrics_.breakdown_ms.emplace_back(part, ms);
+    metrics_.step_ms += ms;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  StepMetrics& metrics_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+}  // namespace
+
+Trainer::Trainer(Communicator& world, const TrainOptions& options, const ByteText& text)
+    : world_(world),
+      options_(Checked(options, text)),
+      text_(text),
+      mesh_(DeviceMesh::Create(world, options.mesh)),
+      model_(options.model, {.dtype = ParameterDType(options.precision)}),
+      parameters_(model_.Parameters()),
+      optimizer_(parameters_, options.optimizer),
+      schedule_{.peak_lr = options.optimizer.lr,
+                .total_steps = options.steps,
+                .warmup_steps = options.warmup_steps,
+                .min_ratio = options.min_lr_ratio} {
+  Parallelize(model_, mesh_, options_);
+  model_.Initialize(options_.seed);
+}
+
+DTensor Trainer::Loss(const Batch& batch) {
+  DTensor logits = model_(batch.inputs);
+  // bf16 has three digits; the loss is computed from f32.
+  if (options_.precision == Precision::kBF16) logits = Cast(logits, DType::kF32);
+  return nn::CrossEntropy(logits, batch.targets);
+}
+
+DTensor Trainer::Update(const Batch& batch, StepMetrics& metrics) {
+  const CommTrace trace(mesh_);
+  PartsClock clock(metrics);
+  DTensor loss = Loss(batch);
+  clock.EndOf("forward and loss");
+  Backward(loss);
+  clock.EndOf("backward");
+  metrics.grad_norm = optim::ClipGradNorm(parameters_, options_.max_grad_norm);
+  clock.EndOf("clip");
+  optimizer_.Step();
+  clock.EndOf("optimizer");
+  metrics.traffic = TotalsOf(trace);
+  return loss;
+}
+
+StepMetrics Trainer::Step() {
+  const int64_t step = next_step_++;
+  const Batch batch =
+      MakeBatch(mesh_, text_, {options_.batch, options_.sequence}, options_.seed, step);
+  optimizer_.set_lr(schedule_.At(step));
+  world_.context().allocator()->ResetPeaks();
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.lr = optimizer_.lr();
+  world_.Barrier("step");  // So that a rank's time is not spent waiting for others to begin.
+  const DTensor loss = Update(batch, metrics);
+  const auto peak = static_cast<double>(world_.context().allocator()->total().peak_bytes);
+
+  metrics.loss = Item(loss);
+  for (const std::vector<double>& rank : GatherFromRanks(world_, {metrics.step_ms, peak})) {
+    metrics.step_ms = std::max(metrics.step_ms, rank[0]);
+    metrics.peak_bytes.push_back(static_cast<int64_t>(rank[1]));
+  }
+  metrics.tokens_per_s =
+      static_cast<double>(options_.batch * options_.sequence) / (metrics.step_ms * 1e-3);
+  return metrics;
+}
+
+std::vector<std::vector<int64_t>> Trainer::MemoryPeaks() {
+  std::vector<double> own;
+  for (int i = 0; i < kNumMemoryCategories; ++i) {
+    const auto category = static_cast<MemoryCategory>(i);
+    own.push_back(static_cast<double>(world_.context().allocator()->stats(category).peak_bytes));
+  }
+  std::vector<std::vector<int64_t>> rows;
+  for (const std::vector<double>& rank : GatherFromRanks(world_, own)) {
+    rows.emplace_back(rank.begin(), rank.end());
+  }
+  return rows;
+}
+
+}  // namespace shardmesh::examples

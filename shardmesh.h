@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All of Shardmesh's public headers, lowest layer first. Programs that care about compile time
+// include what they use instead.
+//
+//   #include "shardmesh/shardmesh.h"
+#ifndef SHARDMESH_SHARDMESH_H_
+#define SHARDMESH_SHARDMESH_H_
+
+#include "shardmesh/base/check.h"
+#include "shardmesh/base/dims.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/base/reduce_op.h"
+#include "shardmesh/base/status_macros.h"
+#include "shardmesh/checkpoint/checkpoint_reader.h"
+#include "shardmesh/comm/communicator.h"
+#include "shardmesh/comm/run_ranks.h"
+#include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/comm_trace.h"
+#include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/dtensor.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/fsdp/fully_shard.h"
+#include "shardmesh/mesh/device_mesh.h"
+#include "shardmesh/mesh/mesh_shape.h"
+#include "shardmesh/nn/dropout.h"
+#include "shardmesh/nn/embedding.h"
+#include "shardmesh/nn/layer_norm.h"
+#include "shardmesh/nn/linear.h"
+#include "shardmesh/nn/llama.h"
+#include "shardmesh/nn/llama_config.h"
+#include "shardmesh/nn/load.h"
+#include "shardmesh/nn/loss.h"
+#include "shardmesh/nn/module.h"
+#include "shardmesh/nn/module_list.h"
+#include "shardmesh/nn/parameter.h"
+#include "shardmesh/nn/rms_norm.h"
+#include "shardmesh/optim/adamw.h"
+#include "shardmesh/optim/clip.h"
+#include "shardmesh/optim/schedule.h"
+#include "shardmesh/optim/sgd.h"
+#include "shardmesh/placement/box.h"
+#include "shardmesh/placement/layout.h"
+#include "shardmesh/placement/placement.h"
+#include "shardmesh/placement/plan.h"
+#include "shardmesh/placement/rule.h"
+#include "shardmesh/tensor/device.h"
+#include "shardmesh/tensor/dtype.h"
+#include "shardmesh/tensor/ops.h"
+#include "shardmesh/tensor/tensor.h"
+#include "shardmesh/tp/llama_plan.h"
+#include "shardmesh/tp/parallelize.h"
+#include "shardmesh/tp/style.h"
+
+#endif  // SHARDMESH_SHARDMESH_H_
