@@ -30,8 +30,7 @@ Tensor Vector(Communicator& world, int64_t count, DType dtype = DType::kF32) {
   return x;
 }
 
-// ---- Operands
-// ------------------------------------------------------------------------------------------------------------
+// ---- Operands -------------------------------------------------------------------------------
 
 struct BadCall {
   std::function<void(Communicator&)> call;
@@ -118,8 +117,7 @@ TEST(Operands, OfReleasedStorageAreRefused) {
   });
 }
 
-// ---- Observers
-// -------------------------------------------------------------------------------------------------------------
+// ---- Observers ------------------------------------------------------------------------------
 
 struct SeenEvent {
   std::string group, kind, op;

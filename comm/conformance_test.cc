@@ -93,8 +93,7 @@ uint64_t SeedOf(int rank, int item) { return 1000 * item + rank; }
 // An uneven, rank-dependent extent, zero for some.
 int64_t UnevenExtent(int rank) { return (rank * 7 + 3) % 5; }
 
-// ---- One collective each, all dtypes and counts
-// ------------------------------------------------------------------------
+// ---- One collective each, all dtypes and counts ---------------------------------------------
 
 template <typename T>
 void TestAllGather(Communicator& world, int64_t count) {
@@ -217,8 +216,7 @@ TEST(Broadcast, GivesTheRootsTensorsFromEveryRoot) {
   });
 }
 
-// ---- Uneven counts, strides, batches
-// -----------------------------------------------------------------------------------
+// ---- Uneven counts, strides, batches --------------------------------------------------------
 
 TEST(AllGather, TakesUnevenAndStridedTensorsInBatches) {
   OnEveryWorld([](Communicator& world) {
@@ -419,8 +417,7 @@ TEST(StridedTensors, ColumnOfTwoByTwoIsRightInEveryCollective) {
       absl::OkStatus());
 }
 
-// ---- Numbers
-// -----------------------------------------------------------------------------------------------------------
+// ---- Numbers --------------------------------------------------------------------------------
 
 TEST(Reduction, MinAndMaxPropagateNaNFromAnyRank) {
   OnEveryWorld([](Communicator& world) {
@@ -496,8 +493,7 @@ TEST(Reduction, HasTheSameBitsOnEveryMemberAndInEveryRun) {
   }
 }
 
-// ---- Order and timing
-// ----------------------------------------------------------------------------------------------------
+// ---- Order and timing -----------------------------------------------------------------------
 
 TEST(Timing, RandomDelaysChangeNothing) {
   EXPECT_EQ(
@@ -692,8 +688,28 @@ TEST(Work, MemoryIsHeldUntilTheOwnWaitWhateverThePeersDo) {
             absl::OkStatus());
 }
 
-// ---- Groups
-// ----------------------------------------------------------------------------------------------------------------
+TEST(Work, MemoryOfADroppedOneGoesWhenItIsDone) {
+  EXPECT_EQ(RunWorld(3,
+                     [](Communicator& world) {
+                       const Tensor x =
+                           SampleTensor<float>(world.context(), Form::kContiguous, {5003}, 1);
+                       const Tensor sum = Tensor::Empty(world.context(), {5003}, DType::kF32);
+                       const int64_t own = world.context().allocator()->total().bytes;
+                       // Most likely dropped before the peers have posted, so that it is copied.
+                       if (world.rank() != 1)
+                         std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                       Work work = world.AllReduce({{x, sum}}, ReduceOp::kSum);
+                       if (world.rank() == 1) work = Work();
+                       work.Wait();
+                       world.Barrier();
+                       // Also while the peers keep their works.
+                       EXPECT_EQ(world.context().allocator()->total().bytes, own);
+                       world.Barrier();
+                     }),
+            absl::OkStatus());
+}
+
+// ---- Groups ---------------------------------------------------------------------------------
 
 TEST(Split, OrdersByKeyThenRankAndLeavesOutNegativeColors) {
   OnEveryWorld([](Communicator& world) {

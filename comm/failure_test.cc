@@ -98,8 +98,7 @@ Ending RunToEnd(int ranks, const RunOptions& options, Body body) {
   return ending;
 }
 
-// ---- A rank that throws
-// ------------------------------------------------------------------------------------------------
+// ---- A rank that throws ---------------------------------------------------------------------
 
 TEST(ThrowingRank, EndsEveryRankPromptlyWithTheFirstCause) {
   const Ending ending =
@@ -203,8 +202,7 @@ TEST(FailedWorld, CanBeFailedByARankThatGoesOn) {
   for (int r = 0; r < 3; ++r) EXPECT_THAT(ending.messages[r], StartsWith("rank 0: interrupted"));
 }
 
-// ---- Collectives that do not match
-// ----------------------------------------------------------------------------------------
+// ---- Collectives that do not match ----------------------------------------------------------
 
 struct MismatchCase {
   std::string name;
@@ -293,8 +291,7 @@ TEST(Mismatch, DiffersInOpNameAloneIsNone) {
       absl::OkStatus());
 }
 
-// ---- A rank that is not there
-// -----------------------------------------------------------------------------------------------
+// ---- A rank that is not there ---------------------------------------------------------------
 
 TEST(MissingRank, ThatReturnedIsNoticedPromptly) {
   const Ending ending =
@@ -394,8 +391,7 @@ TEST(MissingRank, TimesOutInAGroupAsInTheWorld) {
   EXPECT_EQ(ending.status.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-// ---- Diverging order
-// ----------------------------------------------------------------------------------------------------------
+// ---- Diverging order ------------------------------------------------------------------------
 
 TEST(Deadlock, OfTwoGroupsInOppositeOrderIsReportedAtOnceWithBothSequences) {
   for (const bool synchronous : {false, true}) {
@@ -454,8 +450,7 @@ TEST(Deadlock, OfARingOfGroupsIsReportedWhileAnotherRankIsBusy) {
   }
 }
 
-// ---- Going on
-// --------------------------------------------------------------------------------------------------------------------
+// ---- Going on -------------------------------------------------------------------------------
 
 TEST(CaughtException, OnAllRanksAtTheSamePointEndsNothing) {
   EXPECT_EQ(RunRanks(4,
@@ -499,8 +494,7 @@ TEST(CaughtException, OfBadOperandsIsThrownBeforeAnythingIsPosted) {
             absl::OkStatus());
 }
 
-// ---- RunRanks itself
-// ---------------------------------------------------------------------------------------------------------------
+// ---- RunRanks itself ------------------------------------------------------------------------
 
 TEST(RunRanks, RefusesOptionsThatMakeNoSense) {
   const auto nothing = [](Communicator&) { FAIL(); };

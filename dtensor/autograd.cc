@@ -91,12 +91,41 @@ namespace {
 
 constexpr Op kAccumulate{"accumulate_grad"};
 
+DTensor RunHook(const std::function<DTensor(const DTensor&)>& hook, const DTensor& grad) {
+  DTensor result = hook(grad);
+  if (!result || !(result.shape() == grad.shape()) || result.dtype() != grad.dtype()) {
+    ThrowInvalid("a gradient hook returned ", result.ToString(), " for ", grad.ToString());
+  }
+  internal::CheckTogether("gradient hook", grad, result);
+  return result;
+}
+
 // One run of Backward.
 class Engine {
  public:
   Engine(Runtime& runtime, const DeviceMesh& mesh) : runtime_(runtime), mesh_(mesh) {}
 
   void Run(const DTensor& root, const DTensor& grad) {
+    if (root.IsLeaf()) {
+      const Edge edge = internal::EdgeTo(root);
+      leaves_[edge.leaf.get()].awaited = 1;
+      Pass(edge, grad, /*delivered=*/false);
+    } else {
+      Differentiate(root, grad);
+    }
+    for (auto& [leaf, state] : leaves_) Commit(*leaf, state);
+  }
+
+ private:
+  struct NodeState {
+    absl::InlinedVector<DTensor, 2> grads;
+  };
+  struct LeafState {
+    int awaited = 0;  // Uses that have not delivered yet.
+    DTensor grad;
+  };
+
+  void Differentiate(const DTensor& root, const DTensor& grad) {
     Collect(root.impl()->grad_fn);
     for (const auto& [node, state] : nodes_) {
       if (node->used) {
@@ -112,17 +141,7 @@ class Engine {
       Visit(*node);
       node.reset();
     }
-    for (auto& [leaf, state] : leaves_) Commit(*leaf, state);
   }
-
- private:
-  struct NodeState {
-    absl::InlinedVector<DTensor, 2> grads;
-  };
-  struct LeafState {
-    int awaited = 0;  // Uses that have not delivered yet.
-    DTensor grad;
-  };
 
   void Collect(const std::shared_ptr<Node>& root) {
     std::vector<std::shared_ptr<Node>> stack = {root};
@@ -146,7 +165,7 @@ class Engine {
     NodeState state = std::move(nodes_[&node]);
     for (const Node::Hook& hook : node.hooks) {
       if (state.grads[hook.output])
-        state.grads[hook.output] = hook.function(state.grads[hook.output]);
+        state.grads[hook.output] = RunHook(hook.function, state.grads[hook.output]);
     }
     Gradients out(runtime_, node.edges());
     const bool any = std::any_of(state.grads.begin(), state.grads.end(),
@@ -200,7 +219,7 @@ class Engine {
 
   void Complete(Leaf& leaf, LeafState& state) {
     if (state.grad) {
-      for (const auto& hook : leaf.hooks) state.grad = hook(state.grad);
+      for (const auto& hook : leaf.hooks) state.grad = RunHook(hook, state.grad);
       if (leaf.sink != nullptr) {
         IntoSink(*leaf.sink, state.grad);
         state.grad = DTensor();
@@ -297,7 +316,8 @@ void Backward(const DTensor& root, const DTensor& grad) {
   if (!(grad.shape() == root.shape()) || grad.dtype() != root.dtype()) {
     ThrowInvalid("Backward: gradient ", grad.ToString(), " does not fit ", root.ToString());
   }
-  if (root.impl()->grad_fn == nullptr) {
+  internal::CheckTogether("Backward", root, grad);
+  if (!root.RequiresGrad()) {
     Throw(absl::StatusCode::kFailedPrecondition, "Backward: ", root.ToString(),
           " does not depend on a tensor that requires a gradient");
   }

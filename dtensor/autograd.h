@@ -23,7 +23,7 @@ namespace shardmesh {
 /// Error(kFailedPrecondition) if nothing requires a gradient or the graph was used before.
 void Backward(const DTensor& loss);
 
-/// As Backward, from a given gradient of `root`'s shape.
+/// As Backward, from a given gradient of `root`'s shape, in any layout. `root` may be a leaf.
 void Backward(const DTensor& root, const DTensor& grad);
 
 /// While alive, ops on this rank record nothing.

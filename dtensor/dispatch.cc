@@ -5,25 +5,30 @@
 #include "shardmesh/dtensor/internal/move.h"
 
 namespace shardmesh {
+namespace internal {
+
+void CheckTogether(const char* op, const DTensor& a, const DTensor& b) {
+  if (a.impl()->runtime != b.impl()->runtime) {
+    ThrowInvalid(op, ": operands ", a.ToString(), " and ", b.ToString(),
+                 " belong to different ranks; exchange values by collectives");
+  }
+  if (!(a.mesh() == b.mesh())) {
+    ThrowInvalid(op, ": operands ", a.ToString(), " and ", b.ToString(),
+                 " are on different meshes");
+  }
+}
+
+}  // namespace internal
+
 namespace {
 
 Runtime& CheckedRuntime(const Op& op, std::span<const DTensor* const> operands) {
   if (operands.empty()) ThrowInvalid(op.name, ": needs at least one operand");
   for (size_t i = 0; i < operands.size(); ++i) {
     if (!*operands[i]) ThrowInvalid(op.name, ": operand ", i, " is no tensor");
+    internal::CheckTogether(op.name, *operands[0], *operands[i]);
   }
-  const DTensor& first = *operands[0];
-  for (const DTensor* operand : operands) {
-    if (operand->impl()->runtime != first.impl()->runtime) {
-      ThrowInvalid(op.name, ": operands ", first.ToString(), " and ", operand->ToString(),
-                   " belong to different ranks; exchange values by collectives");
-    }
-    if (!(operand->mesh() == first.mesh())) {
-      ThrowInvalid(op.name, ": operands ", first.ToString(), " and ", operand->ToString(),
-                   " are on different meshes");
-    }
-  }
-  return *first.impl()->runtime;
+  return *operands[0]->impl()->runtime;
 }
 
 }  // namespace
@@ -33,7 +38,7 @@ Call::Call(const Op& op, std::span<const DTensor* const> operands)
   key_.Add(&op);
   for (const DTensor* operand : operands_) {
     key_.Add(operand->layout().id());
-    key_.Add(static_cast<uint64_t>(SizeOf(operand->dtype())));
+    key_.Add(static_cast<uint64_t>(operand->dtype()));
   }
 }
 

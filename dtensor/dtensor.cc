@@ -40,8 +40,11 @@ bool DTensor::IsLeaf() const { return impl_->grad_fn == nullptr; }
 const DTensor& DTensor::grad() const { return impl_->grad; }
 
 void DTensor::SetGrad(DTensor grad) {
-  if (grad && (!(grad.shape() == shape()) || !(grad.layout() == layout().PartialAsReplicate()))) {
-    ThrowInvalid("SetGrad: gradient ", grad.ToString(), " does not fit ", ToString());
+  if (grad) {
+    internal::CheckTogether("SetGrad", *this, grad);
+    if (!(grad.layout() == layout().PartialAsReplicate()) || grad.dtype() != dtype()) {
+      ThrowInvalid("SetGrad: gradient ", grad.ToString(), " does not fit ", ToString());
+    }
   }
   impl_->grad = std::move(grad);
 }

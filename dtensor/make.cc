@@ -43,14 +43,18 @@ void CompareAcrossRanks(const DeviceMesh& mesh, const Tensor& local, const Layou
     item.targets.push_back(Tensor::Empty(context, row, DType::kI64));
   const std::vector<Tensor> received = item.targets;
   group.AllGather({std::move(item)}, kFromLocal.name).Wait();
+  std::vector<std::vector<int64_t>> passed;
+  for (const Tensor& row_of_rank : received) passed.push_back(row_of_rank.ToVector<int64_t>());
   for (int r = 0; r < group.size(); ++r) {
-    const std::vector<int64_t> theirs = received[r].ToVector<int64_t>();
-    if (theirs[0] != received[0].ToVector<int64_t>()[0]) {
+    if (passed[r][0] != passed[0][0]) {
       ThrowInvalid("FromLocal: ranks 0 and ", r,
                    " of the mesh passed different dtypes, global shapes or placements; ",
                    "this rank passed ", arguments);
     }
-    const Dims shape(std::span<const int64_t>(theirs.data() + 2, static_cast<size_t>(theirs[1])));
+  }
+  for (int r = 0; r < group.size(); ++r) {
+    const Dims shape(
+        std::span<const int64_t>(passed[r].data() + 2, static_cast<size_t>(passed[r][1])));
     const Dims expected = layout.LocalShape(mesh.shape().CoordOf(r));
     if (!(shape == expected)) {
       ThrowInvalid("FromLocal: rank ", r, " passed a local tensor of shape ", shape.ToString(),

@@ -18,25 +18,29 @@ int PositionIn(const std::vector<Coord>& group, const Coord& coord) {
   return -1;
 }
 
-// What leaves a reduction unchanged, bit for bit: for floating sums -0.0, as 0.0 + -0.0 is 0.0.
-double IdentityOf(ReduceOp op, DType dtype) {
+// A tensor that leaves a reduction unchanged, bit for bit: for floating sums -0.0, as 0.0 + -0.0 is
+// 0.0.
+Tensor Identity(ExecutionContext& context, const Dims& shape, DType dtype, ReduceOp op) {
   const bool floating = IsFloating(dtype);
+  const bool highest = op == ReduceOp::kMin;
   switch (op) {
     case ReduceOp::kSum:
-      return floating ? -0.0 : 0.0;
+      return ops::Full(context, shape, dtype, floating ? -0.0 : 0.0);
     case ReduceOp::kProduct:
-      return 1.0;
+      return ops::Full(context, shape, dtype, 1.0);
     case ReduceOp::kMax:
-      if (floating) return -std::numeric_limits<double>::infinity();
-      return dtype == DType::kI32 ? std::numeric_limits<int32_t>::min()
-                                  : static_cast<double>(std::numeric_limits<int64_t>::min());
     case ReduceOp::kMin:
-      if (floating) return std::numeric_limits<double>::infinity();
-      // 2^63 is not an int64; the kernel saturates it to the highest one.
-      return dtype == DType::kI32 ? std::numeric_limits<int32_t>::max()
-                                  : static_cast<double>(std::numeric_limits<int64_t>::max());
+      break;
   }
-  return 0;
+  using Limits = std::numeric_limits<int64_t>;
+  if (dtype == DType::kI64) {  // The limits of an int64 are not both doubles.
+    Tensor result = Tensor::Empty(context, shape, dtype);
+    const int64_t limit = highest ? Limits::max() : Limits::min();
+    ops::Copy(context, Tensor::FromValues<int64_t>(context, {}, {limit}).Expand(shape), result);
+    return result;
+  }
+  const double limit = floating ? std::numeric_limits<double>::infinity() : 0x1p31;
+  return ops::Full(context, shape, dtype, highest ? (floating ? limit : limit - 1) : -limit);
 }
 
 Tensor Slice(ExecutionContext& context, const DeviceMesh& mesh, const Step& step,
@@ -50,8 +54,7 @@ Tensor MakePartial(ExecutionContext& context, const DeviceMesh& mesh, const Step
                    const Tensor& local) {
   for (int axis : step.axes) {
     if (mesh.coord()[axis] != 0) {
-      return ops::Full(context, local.shape(), local.dtype(),
-                       IdentityOf(step.to.placement(axis).op(), local.dtype()));
+      return Identity(context, local.shape(), local.dtype(), step.to.placement(axis).op());
     }
   }
   return local;

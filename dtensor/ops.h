@@ -38,17 +38,18 @@ DTensor Relu(const DTensor& x);
 DTensor Square(const DTensor& x);
 DTensor Sin(const DTensor& x);
 DTensor Cos(const DTensor& x);
-DTensor Add(const DTensor& a, const DTensor& b);  // P + P -> P.
-DTensor Sub(const DTensor& a, const DTensor& b);  // P - P -> P.
-DTensor Mul(const DTensor& a, const DTensor& b);  // P * R -> P.
-DTensor Div(const DTensor& a, const DTensor& b);  // P / R -> P.
-DTensor Maximum(const DTensor& a, const DTensor& b);
+DTensor Add(const DTensor& a, const DTensor& b);      // P + P -> P.
+DTensor Sub(const DTensor& a, const DTensor& b);      // P - P -> P.
+DTensor Mul(const DTensor& a, const DTensor& b);      // P * R -> P.
+DTensor Div(const DTensor& a, const DTensor& b);      // P / R -> P.
+DTensor Maximum(const DTensor& a, const DTensor& b);  // Of equal elements each gets half.
 DTensor Minimum(const DTensor& a, const DTensor& b);
 DTensor Add(const DTensor& a, double b);  // Not on a Partial: it is reduced first.
 DTensor Sub(const DTensor& a, double b);
 DTensor Mul(const DTensor& a, double b);
 DTensor Div(const DTensor& a, double b);
-DTensor Maximum(const DTensor& a, double b);
+/// The gradient passes where a is beyond b, and not where they are equal (as in clamp).
+DTensor Maximum(const DTensor& a, double b);  // At a == b the gradient is 0, as that of Relu.
 DTensor Minimum(const DTensor& a, double b);
 inline DTensor operator+(const DTensor& a, const DTensor& b) { return Add(a, b); }
 inline DTensor operator-(const DTensor& a, const DTensor& b) { return Sub(a, b); }

@@ -37,21 +37,22 @@ DTensor Rotate(const DTensor& x, const Tensor& cos, const Tensor& sin, bool inve
 // cut together, which works where the number of shards divides both.
 struct AttentionRule {
   AttentionRule(const DTensor& q, const DTensor& k) {
-    rule.factors = {{"b", false, {}}, {"h", false, {q.dim(1), k.dim(1)}},
-                    {"s", true, {}},  {"t", true, {}},
-                    {"d", true, {}},  {"e", true, {}}};
+    rule.factors = {{"b", false, {}},
+                    {"h", false, {q.dim(1), k.dim(1)}},
+                    {"s", true, {}},
+                    {"t", true, {}},
+                    {"d", true, {}}};
   }
   Rule rule;
-  const Rule::FactorOfDim q{0, 1, 2, 4}, k{0, 1, 3, 4}, v{0, 1, 3, 5}, out{0, 1, 2, 5},
+  const Rule::FactorOfDim q{0, 1, 2, 4}, k{0, 1, 3, 4}, v{0, 1, 3, 4}, out{0, 1, 2, 4},
       lse{0, 1, 2};
 };
 
 void CheckOperands(const DTensor& q, const DTensor& k, const DTensor& v) {
   const bool ranks = q.rank() == 4 && k.rank() == 4 && v.rank() == 4;
-  if (!ranks || q.dim(0) != k.dim(0) || q.dim(0) != v.dim(0) || k.dim(1) != v.dim(1) ||
-      k.dim(2) != v.dim(2) || q.dim(3) != k.dim(3)) {
+  if (!ranks || q.dim(0) != k.dim(0) || q.dim(3) != k.dim(3) || !(k.shape() == v.shape())) {
     ThrowInvalid(kAttention.name, ": q ", q.ToString(), ", k ", k.ToString(), " and v ",
-                 v.ToString(), " are not [b, h, s, d], [b, kv, t, d] and [b, kv, t, e]");
+                 v.ToString(), " are not [b, h, s, d], [b, kv, t, d] and [b, kv, t, d]");
   }
   if (k.dim(1) == 0 || q.dim(1) % k.dim(1) != 0) {
     ThrowInvalid(kAttention.name, ": ", k.dim(1), " key heads do not divide ", q.dim(1),
@@ -93,8 +94,7 @@ DTensor Attention(const DTensor& q, const DTensor& k, const DTensor& v, bool cau
     AttentionRule attention(q, k);
     attention.rule.inputs = {attention.q, attention.k, attention.v};
     attention.rule.outputs = {attention.out, attention.lse};
-    return OpRule{std::move(attention.rule),
-                  {{q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, {q.dim(0), q.dim(1), q.dim(2)}}};
+    return OpRule{std::move(attention.rule), {q.shape(), {q.dim(0), q.dim(1), q.dim(2)}}};
   });
   const double factor = scale.value_or(1.0 / std::sqrt(static_cast<double>(q.dim(3))));
   ops::AttentionResult result =

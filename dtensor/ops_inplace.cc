@@ -25,6 +25,12 @@ void CheckWritable(const char* op, const DTensor& a) {
   }
 }
 
+void CheckOperands(const char* op, const DTensor& a, const DTensor& b) {
+  CheckWritable(op, a);
+  if (!b) ThrowInvalid(op, ": no tensor");
+  internal::CheckTogether(op, a, b);
+}
+
 // b in the layout that lines up with a's: the same placements on the dims they share.
 Tensor Aligned(const char* op, const DTensor& a, const DTensor& b) {
   if (!(BroadcastShapes(a.shape(), b.shape(), op) == a.shape())) {
@@ -54,7 +60,7 @@ Tensor Aligned(const char* op, const DTensor& a, const DTensor& b) {
 }  // namespace
 
 void AddInPlace(const DTensor& a, const DTensor& b) {
-  CheckWritable("add_in_place", a);
+  CheckOperands("add_in_place", a, b);
   if (a.layout().HasPartial() && !(a.shape() == b.shape())) {
     ThrowInvalid("add_in_place: ", a.ToString(), " is Partial; ", b.ToString(),
                  " must have its shape");
@@ -87,7 +93,7 @@ void FillInPlace(const DTensor& a, double value) {
 }
 
 void CopyInPlace(const DTensor& target, const DTensor& source) {
-  CheckWritable("copy_in_place", target);
+  CheckOperands("copy_in_place", target, source);
   if (!(target.shape() == source.shape())) {
     ThrowInvalid("copy_in_place: ", source.ToString(), " does not have the shape of ",
                  target.ToString());

@@ -39,11 +39,17 @@ OpRule LinearRule(const char* op, const DTensor& x, const DTensor& weight, int c
   return {std::move(rule), {shape}};
 }
 
+// x [.., k] times the matrix [k, n]; x may be one row without batch dims.
+Tensor TimesMatrix(ExecutionContext& context, const Tensor& x, const Tensor& matrix) {
+  if (x.rank() > 1) return ops::MatMul(context, x, matrix);
+  return ops::MatMul(context, x.Unsqueeze(0), matrix).Squeeze(0);
+}
+
 // grad [.., n] x weight [n, k] -> [.., k].
 DTensor LinearBackwardInput(const DTensor& grad, const DTensor& weight) {
   Call call(kLinearInput, {&grad, &weight});
   call.Decide([&] { return LinearRule(kLinearInput.name, grad, weight, /*contracted=*/0); });
-  return call.Result(ops::MatMul(call.context(), call.local(0), call.local(1)));
+  return call.Result(TimesMatrix(call.context(), call.local(0), call.local(1)));
 }
 
 Tensor AsMatrix(ExecutionContext& context, const Tensor& x) {
@@ -134,7 +140,7 @@ DTensor Linear(const DTensor& x, const DTensor& weight, const DTensor& bias) {
   Call call(kLinear, {&x, &weight});
   call.Decide([&] { return LinearRule(kLinear.name, x, weight, /*contracted=*/1); });
   DTensor y =
-      call.Result(ops::MatMul(call.context(), call.local(0), call.local(1).Transpose(0, 1)));
+      call.Result(TimesMatrix(call.context(), call.local(0), call.local(1).Transpose(0, 1)));
   if (call.Records()) {
     call.Record({&y}, [sx = Saved(call.input(0)), sw = Saved(call.input(1))](
                           std::span<const DTensor> grads, Gradients& out) {

@@ -241,11 +241,11 @@ DTensor Div(const DTensor& a, double b) {
 }
 
 DTensor Maximum(const DTensor& a, double b) {
-  return ExtremumScalar(kMaximumScalar, BinaryOp::kMaximum, CompareOp::kGreaterEqual, a, b);
+  return ExtremumScalar(kMaximumScalar, BinaryOp::kMaximum, CompareOp::kGreater, a, b);
 }
 
 DTensor Minimum(const DTensor& a, double b) {
-  return ExtremumScalar(kMinimumScalar, BinaryOp::kMinimum, CompareOp::kLessEqual, a, b);
+  return ExtremumScalar(kMinimumScalar, BinaryOp::kMinimum, CompareOp::kLess, a, b);
 }
 
 DTensor Compare(CompareOp op, const DTensor& a, const DTensor& b) {

@@ -19,7 +19,7 @@
 
 namespace shardmesh {
 
-/// What a decision depends on: op, static attributes, operand layouts, element size. Values that
+/// What a decision depends on: op, static attributes, operand layouts and dtypes. Values that
 /// change every step never enter it.
 class DecisionKey {
  public:

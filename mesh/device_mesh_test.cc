@@ -92,8 +92,7 @@ std::string MessageOf(absl::FunctionRef<void()> fn) {
   return std::string(status.message());
 }
 
-// ---- Create
-// ------------------------------------------------------------------------------------------------------------
+// ---- Create ---------------------------------------------------------------------------------
 
 TEST(DeviceMesh, IsRowMajorWithAGroupForEveryAxis) {
   OnRanks(6, [](Communicator& world) {
@@ -198,8 +197,7 @@ TEST(DeviceMesh, LeavesRanksOutside) {
   });
 }
 
-// ---- Groups of several axes
-// ----------------------------------------------------------------------------------------------
+// ---- Groups of several axes -----------------------------------------------------------------
 
 // Elsewhere flattening dims that are not adjacent built the wrong groups.
 void ExpectCubeGroups(Communicator& world, const Ranks& ranks) {

@@ -105,7 +105,6 @@ absl::Status Read(const CheckpointReader& checkpoint, Source source) {
   if (parameter.IsMaterialized()) {
     // In place: others may hold on to this very tensor.
     Tensor local = parameter.data().local();
-    local.storage()->BumpVersion();
     return checkpoint.ReadBox(source.name, box, local);
   }
   Tensor local =

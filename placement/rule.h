@@ -78,6 +78,10 @@ using MovePrice = std::function<double(const Layout& from, const Layout& to, int
 
 /// The cheapest choice that `rule` allows, a pure function of its arguments. Among choices of one
 /// price the one with more sharded results wins, then the first in the order of the table above.
+/// An axis shards a factor only if some operand that has the factor is not replicated there: an
+/// axis that no operand uses stays unused, even where cutting along it would make a move cheaper.
+/// Where several axes shard one factor, they split in the order in which the first operand that is
+/// split by just these axes is split already, else in mesh order.
 /// Mesh axes of size one never cost a move; results replicate there. Errors: throws
 /// Error(kInvalidArgument) naming `op` if meshes differ or ranks do not fit the rule.
 Propagation Propagate(std::string_view op, const Rule& rule, std::span<const Layout> inputs,

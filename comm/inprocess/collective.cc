@@ -9,7 +9,7 @@
 
 namespace shardmesh::inprocess {
 
-Collective::Collective(std::shared_ptr<Group> group, int64_t sequence)
+Collective::Collective(std::shared_ptr<const GroupIdentity> group, int64_t sequence)
     : group_(std::move(group)), sequence_(sequence), members_(group_->world_ranks.size()) {}
 
 std::string Collective::Join(int member, PostedCall call) {

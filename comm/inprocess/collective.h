@@ -25,14 +25,20 @@ namespace shardmesh::inprocess {
 
 class Collective;
 
-/// Shared by its members' communicators. Everything but name and ranks is guarded by the world's
+struct GroupIdentity {
+  std::string name;
+  std::vector<int> world_ranks;  ///< Of each member.
+};
+
+/// Shared by its members' communicators. Everything but the identity is guarded by the world's
 /// mutex.
 struct Group {
   Group(std::string name, std::vector<int> world_ranks)
-      : name(std::move(name)), world_ranks(std::move(world_ranks)) {}
+      : identity(std::make_shared<GroupIdentity>(
+            GroupIdentity{std::move(name), std::move(world_ranks)})) {}
 
-  const std::string name;
-  const std::vector<int> world_ranks;
+  /// Apart, for the collectives, which must not own the group that owns them.
+  const std::shared_ptr<const GroupIdentity> identity;
   /// Collectives that some member has posted and some has not; the first has number `first_open`.
   std::deque<std::shared_ptr<Collective>> open;
   int64_t first_open = 0;
@@ -40,14 +46,13 @@ struct Group {
 
 class Collective {
  public:
-  Collective(std::shared_ptr<Group> group, int64_t sequence);
+  Collective(std::shared_ptr<const GroupIdentity> group, int64_t sequence);
 
-  const Group& group() const { return *group_; }
+  const GroupIdentity& group() const { return *group_; }
   int64_t sequence() const { return sequence_; }
   int size() const { return static_cast<int>(members_.size()); }
 
-  // ---- Under the world's mutex, until it is ready
-  // ---------------------------------------------------------------
+  // ---- Under the world's mutex, until it is ready -------------------------------------------
   /// Takes what `member` posts. Returns "" or how it differs from what the first to post has
   /// posted.
   std::string Join(int member, PostedCall call);
@@ -61,8 +66,7 @@ class Collective {
   /// 2".
   std::string ToString() const;
 
-  // ---- Any thread
-  // -------------------------------------------------------------------------------------------------
+  // ---- Any thread ---------------------------------------------------------------------------
   bool IsReady() const { return phase_.load() != Phase::kPosting; }
   bool IsDone() const { return phase_.load() == Phase::kDone; }
   /// True if there is a part that nobody has taken yet.
@@ -76,8 +80,7 @@ class Collective {
   /// is lost.
   std::atomic<int> sleepers = 0;
 
-  // ---- By a member's own thread, when done or never to be ready
-  // ----------------------------------------------------
+  // ---- By a member's own thread, when done or never to be ready -----------------------------
   /// Lets go of the member's buffers.
   void Release(int member) { members_[member].call.operands = BarrierRequest{}; }
   /// What a split gives to a member: its group (or null) and its position in it.
@@ -92,7 +95,7 @@ class Collective {
   std::string SealAllToAll() const;
   void Finish();
 
-  const std::shared_ptr<Group> group_;
+  const std::shared_ptr<const GroupIdentity> group_;
   const int64_t sequence_;
   std::vector<Member> members_;
   int num_posted_ = 0;

@@ -48,7 +48,7 @@ void CopyLocal(const Tensor& source, const Tensor& target) {
 InprocessCommunicator::InprocessCommunicator(std::shared_ptr<World> world,
                                              std::shared_ptr<Group> group, int member,
                                              RankState& state)
-    : Communicator(member, group->world_ranks, group->name),
+    : Communicator(member, group->identity->world_ranks, group->identity->name),
       world_(std::move(world)),
       group_(std::move(group)),
       state_(state) {}
@@ -113,7 +113,7 @@ std::unique_ptr<Communicator> InprocessCommunicator::Split(int color, int key, s
     std::tie(group, member) = collective->SplitResult(rank());
   } else {
     world_->ThrowIfFailed();
-    if (color >= 0) group = std::make_shared<Group>(std::move(name), group_->world_ranks);
+    if (color >= 0) group = std::make_shared<Group>(std::move(name), group_->identity->world_ranks);
   }
   if (group == nullptr) return nullptr;
   return std::make_unique<InprocessCommunicator>(world_, std::move(group), member, state_);

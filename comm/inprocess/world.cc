@@ -64,25 +64,25 @@ World::Lock World::LockWorld() {
   return lock;
 }
 
-// ---- Posting
-// ----------------------------------------------------------------------------------------------------------
+// ---- Posting --------------------------------------------------------------------------------
 
 std::shared_ptr<Collective> World::Post(const std::shared_ptr<Group>& group, int member,
                                         int64_t sequence, PostedCall call) {
-  const int rank = group->world_ranks[member];
+  const GroupIdentity& identity = *group->identity;
+  const int rank = identity.world_ranks[member];
   std::shared_ptr<Collective> collective;
   {
     const Lock lock = LockWorld();
     if (failed_) {
       ThrowFailedLocked(absl::StrCat("; rank ", rank, " was about to post ", call.name.ToString(),
-                                     " as collective ", sequence, " of group \"", group->name,
-                                     "\" (ranks ", absl::StrJoin(group->world_ranks, ", "), ")"));
+                                     " as collective ", sequence, " of group \"", identity.name,
+                                     "\" (ranks ", absl::StrJoin(identity.world_ranks, ", "), ")"));
     }
     const auto index = static_cast<size_t>(sequence - group->first_open);
     if (index == group->open.size())
-      group->open.push_back(std::make_shared<Collective>(group, sequence));
+      group->open.push_back(std::make_shared<Collective>(group->identity, sequence));
     collective = group->open[index];
-    RecordPost(rank, *group, sequence, call.name);
+    RecordPost(rank, identity, sequence, call.name);
     std::string misfit = collective->Join(member, std::move(call));
     if (misfit.empty() && collective->AllHavePosted()) {
       // It is the first of the open ones: whoever posts a later one has posted this one.
@@ -104,7 +104,8 @@ std::shared_ptr<Collective> World::Post(const std::shared_ptr<Group>& group, int
   return collective;
 }
 
-void World::RecordPost(int rank, const Group& group, int64_t sequence, const CallName& call) {
+void World::RecordPost(int rank, const GroupIdentity& group, int64_t sequence,
+                       const CallName& call) {
   RankState& state = ranks_[rank];
   PostRecord& record = state.history[state.num_posts++ % state.history.size()];
   record.group = group.name;
@@ -112,8 +113,7 @@ void World::RecordPost(int rank, const Group& group, int64_t sequence, const Cal
   record.call = call;
 }
 
-// ---- Waiting
-// ----------------------------------------------------------------------------------------------------------
+// ---- Waiting --------------------------------------------------------------------------------
 
 void World::Help(Collective& collective, int member) {
   while (collective.HasParts()) {
@@ -208,8 +208,7 @@ void World::Drop(Collective& collective, int member, ExecutionContext& context) 
   collective.Release(member);
 }
 
-// ---- Failing
-// ----------------------------------------------------------------------------------------------------------
+// ---- Failing --------------------------------------------------------------------------------
 
 void World::FailLocked(absl::StatusCode code, std::string message) {
   if (failed_) return;

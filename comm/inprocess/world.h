@@ -85,7 +85,7 @@ class World {
   /// ranks, for itself.
   void FailIfStuck(int rank);
   bool FindCycle(int rank, int target, std::vector<bool>& visited, std::vector<int>& path) const;
-  void RecordPost(int rank, const Group& group, int64_t sequence, const CallName& call);
+  void RecordPost(int rank, const GroupIdentity& group, int64_t sequence, const CallName& call);
   /// "; last posted: rank 0: 3 of "dp" all_gather (op "x"), ...; rank 1: ...".
   std::string Histories() const;
 

@@ -49,6 +49,9 @@ const std::shared_ptr<Leaf>& LeafOf(const std::shared_ptr<DTensorImpl>& impl);
 /// The edge by which a gradient of `x` travels; nothing if x requires none.
 Edge EdgeTo(const DTensor& x);
 
+/// Throws Error(kInvalidArgument) naming `op` and both if they belong to different ranks or meshes.
+void CheckTogether(const char* op, const DTensor& a, const DTensor& b);
+
 }  // namespace shardmesh::internal
 
 #endif  // SHARDMESH_DTENSOR_INTERNAL_DTENSOR_IMPL_H_

@@ -13,8 +13,7 @@ namespace {
 using cpu::Load;
 using RunKernel = void (*)(char* const* data, int64_t n);
 
-// ---- operations
-// ------------------------------------------------------------------------------------
+// ---- operations --------------------------------------------------------------------------------
 
 struct Add {
   template <typename A>
@@ -77,8 +76,7 @@ struct LessEqual {
   }
 };
 
-// ---- loops
-// -----------------------------------------------------------------------------------------
+// ---- loops -------------------------------------------------------------------------------------
 
 // TA and TB are the tensor's element type, or for a scalar the type that is computed in.
 template <typename Op, typename TA, typename TB, typename TO>
@@ -96,8 +94,7 @@ struct BinaryLoop {
   }
 };
 
-// ---- choice of the loop
-// ----------------------------------------------------------------------------
+// ---- choice of the loop ------------------------------------------------------------------------
 
 // Which operand is a scalar, of the type that is computed in.
 enum class Scalar { kNone, kLeft, kRight };
@@ -187,8 +184,7 @@ void RunWithScalar(Context& context, RunKernel kernel, bool scalar_is_left, cons
   });
 }
 
-// ---- kernels
-// ---------------------------------------------------------------------------------------
+// ---- kernels -----------------------------------------------------------------------------------
 
 void Binary(Context& context, BinaryOp op, const Tensor& a, const Tensor& b, Tensor& out) {
   const RunKernel kernel = SelectBinary(op, a.dtype(), Scalar::kNone);

@@ -29,8 +29,7 @@ decltype(auto) VisitSize(DType dtype, const Visitor& visitor) {
   }
 }
 
-// ---- fill
-// ------------------------------------------------------------------------------------------
+// ---- fill --------------------------------------------------------------------------------------
 
 void Fill(Context& context, double value, Tensor& out) {
   VisitDType(out.dtype(), [&]<typename T>() {
@@ -41,8 +40,7 @@ void Fill(Context& context, double value, Tensor& out) {
   });
 }
 
-// ---- copy
-// ------------------------------------------------------------------------------------------
+// ---- copy --------------------------------------------------------------------------------------
 
 template <typename From, typename To>
 struct ConvertLoop {
@@ -80,8 +78,7 @@ void Copy(Context& context, const Tensor& x, Tensor& out) {
   cpu::ForEachRun(context, {&x}, {&out}, kernel);
 }
 
-// ---- where
-// -----------------------------------------------------------------------------------------
+// ---- where -------------------------------------------------------------------------------------
 
 template <typename T>
 struct WhereLoop {
@@ -107,8 +104,7 @@ void Where(Context& context, const Tensor& cond, const Tensor& a, const Tensor& 
   cpu::ForEachRun(context, {&cond, &a, &b}, {&out}, kernel);
 }
 
-// ---- accumulate
-// ------------------------------------------------------------------------------------
+// ---- accumulate --------------------------------------------------------------------------------
 
 // The sum in out's accumulator: f32 += bf16 rounds once, in f32.
 template <typename From, typename To>

@@ -15,8 +15,7 @@ namespace {
 using cpu::Load;
 using cpu::Store;
 
-// ---- functions
-// -------------------------------------------------------------------------------------
+// ---- functions ---------------------------------------------------------------------------------
 
 template <UnaryOp kOp, typename A>
 SHARDMESH_ALWAYS_INLINE A Apply(A x) {
@@ -86,8 +85,7 @@ constexpr bool Vectorises(UnaryOp op) {
   }
 }
 
-// ---- loops
-// ------------------------------------------------------------------------------------------
+// ---- loops -------------------------------------------------------------------------------------
 
 template <bool kVectorises, typename Loop, typename... Args>
 void RunLoop(Args... args) {
@@ -164,8 +162,7 @@ struct SiluMulBackwardLoop {
   }
 };
 
-// ---- kernels
-// ----------------------------------------------------------------------------------------
+// ---- kernels -----------------------------------------------------------------------------------
 
 using RunKernel = void (*)(char* const* data, int64_t n);
 

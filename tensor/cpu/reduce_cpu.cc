@@ -31,8 +31,7 @@ constexpr int64_t kFewColumns = 8;
 template <typename Acc>
 constexpr int64_t kLaneCount = 4 * kLanes<Acc>;
 
-// ---- operations
-// --------------------------------------------------------------------------------------
+// ---- operations --------------------------------------------------------------------------------
 
 // How two values fold: numbers, or vectors of them.
 struct AddInto {
@@ -126,8 +125,7 @@ struct MinOf : ExtremeOf<T, TakeSmaller> {
                                        : static_cast<Acc>(std::numeric_limits<T>::max());
 };
 
-// ---- inner loops
-// -------------------------------------------------------------------------------------
+// ---- inner loops -------------------------------------------------------------------------------
 
 // Folds one block of n <= kBlock elements that lie together.
 template <typename Fold, typename TheAcc>
@@ -152,9 +150,15 @@ struct FoldLoop {
         fold(folds[part], a);
       }
     }
-    for (int part = 0; i < n; ++part, i += kWidth) {
+    int part = 0;
+    for (; i + kWidth <= n; ++part, i += kWidth) {
       Lanes<Acc> a;
-      cpu::LoadLanes(x + i, std::min(kWidth, n - i), identity, a);
+      cpu::LoadLanes(x + i, a);
+      fold(folds[part], a);
+    }
+    if (i < n) {
+      Lanes<Acc> a;
+      cpu::LoadLanes(x + i, n - i, identity, a);
       fold(folds[part], a);
     }
     if (n > kWidth) {  // Else they hold the identity.
@@ -248,8 +252,7 @@ SHARDMESH_ALWAYS_INLINE void RunLoop(Args... args) {
   }
 }
 
-// ---- geometry
-// ----------------------------------------------------------------------------------------
+// ---- geometry ----------------------------------------------------------------------------------
 
 // Not inlined: the loops are many, and this is the same in all of them.
 
@@ -369,8 +372,7 @@ struct Geometry {
   }
 };
 
-// ---- one block
-// ---------------------------------------------------------------------------------------
+// ---- one block ---------------------------------------------------------------------------------
 
 template <typename Op, typename T>
 class BlockFolder {
@@ -439,8 +441,7 @@ class BlockFolder {
   int64_t stride_;
 };
 
-// ---- blocks into results
-// -----------------------------------------------------------------------------
+// ---- blocks into results -----------------------------------------------------------------------
 
 template <typename Wide, typename To>
 void StoreAs(const Wide* values, int64_t n, char* out, int64_t stride) {
@@ -521,8 +522,7 @@ class Folder {
   StoreFn store_;
 };
 
-// ---- kernels
-// -----------------------------------------------------------------------------------------
+// ---- kernels -----------------------------------------------------------------------------------
 
 template <typename Op, typename T>
 void Run(Context& context, const Tensor& x, uint32_t mask, Tensor& out) {

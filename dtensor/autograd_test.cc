@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The autograd engine: what reaches leaves, when, and what is refused. That each op's gradient is
+// right is proved in rule_validator_test.cc.
+#include "shardmesh/dtensor/autograd.h"
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/dtensor/testing/buffer_sink.h"
+#include "shardmesh/dtensor/testing/global_value.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const MeshShape kOne = {{"one", 1}};
+const MeshShape kTwo = {{"x", 2}};
+
+GlobalValue Values(const Dims& shape, uint64_t seed) {
+  Random random(seed);
+  return RandomGlobal(shape, random);
+}
+
+std::vector<double> Times(const GlobalValue& value, double factor) {
+  std::vector<double> result = value.values;
+  for (double& v : result) v *= factor;
+  return result;
+}
+
+std::vector<double> FullGrad(const DTensor& leaf) {
+  return FullTensor(leaf.grad()).ToVector<double>();
+}
+
+// ---- leaves
+// -----------------------------------------------------------------------------------------------------
+
+TEST(Backward, DeliversInTheLayoutOfTheLeaf) {
+  const MeshShape mesh_shape = {{"x", 2}, {"y", 2}};
+  const GlobalValue x = Values({5, 3}, 1), factor = Values({5, 3}, 2);
+  OnMesh(mesh_shape, [&](const DeviceMesh& mesh) {
+    for (const Layout& layout : AllLayouts(mesh_shape, x.shape, {ReduceOp::kSum, ReduceOp::kMax})) {
+      const DTensor leaf = Place(mesh, layout, x).SetRequiresGrad();
+      Backward(Sum(Mul(leaf, Place(mesh, {Replicate(), Replicate()}, factor))));
+      ASSERT_TRUE(leaf.grad()) << layout;
+      EXPECT_EQ(leaf.grad().layout(), layout.PartialAsReplicate());
+      EXPECT_EQ(leaf.grad().local().ToVector<double>(), BoxOf(factor, leaf.LocalBox())) << layout;
+    }
+  });
+}
+
+TEST(Backward, AddsToWhatIsThereAlready) {
+  const GlobalValue x = Values({5, 3}, 3), a = Values({5, 3}, 4), b = Values({5, 3}, 5);
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    DTensor leaf = Place(mesh, {Shard(0)}, x).SetRequiresGrad();
+    const auto run = [&](const GlobalValue& factor) {
+      Backward(Sum(Mul(leaf, Place(mesh, {Shard(1)}, factor))));
+    };
+    run(a);
+    EXPECT_EQ(FullGrad(leaf), a.values);
+    run(b);
+    std::vector<double> sum = a.values;
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += b.values[i];
+    EXPECT_EQ(FullGrad(leaf), sum);
+    leaf.ZeroGrad();
+    EXPECT_FALSE(leaf.grad());
+    run(b);
+    EXPECT_EQ(FullGrad(leaf), b.values);
+  });
+}
+
+TEST(Backward, SumsTheUsesOfOneValueWhateverTheirLayouts) {
+  const GlobalValue x = Values({6, 6}, 6), w = Values({6, 6}, 7);
+  Pieces expected;
+  const auto run = [&](const DeviceMesh& mesh, const Placement& px, const Placement& pw) {
+    const DTensor leaf = Place(mesh, {px}, x).SetRequiresGrad();
+    const DTensor weight = Place(mesh, {pw}, w);
+    const DTensor y = Add(Add(MatMul(leaf, weight), MatMul(weight, leaf)),
+                          Add(Mul(leaf, leaf), Transpose(leaf, 0, 1)));
+    Backward(Sum(Mul(y, weight)));
+    return leaf.grad();
+  };
+  OnMesh(kOne, [&](const DeviceMesh& mesh) { expected.Put(run(mesh, Replicate(), Replicate())); });
+  const std::vector<Placement> placements = {Replicate(), Shard(0), Shard(1), Partial()};
+  for (const Placement& px : placements) {
+    for (const Placement& pw : placements) {
+      Pieces pieces;
+      OnMesh({{"x", 4}}, [&](const DeviceMesh& mesh) { pieces.Put(run(mesh, px, pw)); });
+      EXPECT_TRUE(pieces.AreOf(expected.Value(), 1e-12)) << px << " " << pw;
+    }
+  }
+}
+
+TEST(Backward, GivesTheLeafAGradientOfItsDType) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+      GlobalValue value = Values({5, 3}, 8);
+      value.dtype = dtype;
+      const DTensor leaf = Place(mesh, {Shard(0)}, value).SetRequiresGrad();
+      Backward(Sum(Cast(Square(leaf), DType::kF32)));
+      EXPECT_EQ(leaf.grad().dtype(), dtype);
+    }
+  });
+}
+
+TEST(Backward, OwnsTheGradientsMemory) {
+  // The gradient of x in sum(x) is one number seen many times, and may be that of another leaf too.
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    const DTensor a = Place(mesh, {Replicate()}, Values({3}, 9)).SetRequiresGrad();
+    const DTensor b = Place(mesh, {Replicate()}, Values({3}, 10)).SetRequiresGrad();
+    Backward(Sum(Add(a, b)));
+    MulInPlace(a.grad(), 3.0);
+    EXPECT_THAT(FullGrad(a), ElementsAre(3, 3, 3));
+    EXPECT_THAT(FullGrad(b), ElementsAre(1, 1, 1));
+  });
+}
+
+TEST(Backward, OfALeafItselfIsItsGradient) {
+  const GlobalValue x = Values({5}, 11), g = Values({5}, 12);
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Shard(0)}, x).SetRequiresGrad();
+    int calls = 0;
+    DTensor(leaf).RegisterGradHook([&](const DTensor& grad) {
+      ++calls;
+      return Mul(grad, 2.0);
+    });
+    Backward(leaf, Place(mesh, {Partial()}, g));
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(leaf.grad().layout(), leaf.layout());
+    EXPECT_EQ(FullGrad(leaf), Times(g, 2));
+  });
+}
+
+TEST(Backward, FreesWhatTheGraphHasSaved) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    const auto held = [&] {
+      return mesh.context().allocator()->stats(MemoryCategory::kActivations).bytes;
+    };
+    const DTensor leaf = Place(mesh, {Replicate()}, Values({64, 64}, 13)).SetRequiresGrad();
+    const int64_t before = held();
+    DTensor y = leaf;
+    for (int i = 0; i < 10; ++i) y = Tanh(y);
+    const DTensor loss = Sum(y);
+    EXPECT_GT(held(), before + 10 * 64 * 64 * 8);
+    y = DTensor();
+    Backward(loss);
+    EXPECT_LE(held(), before + 64);  // The loss itself.
+  });
+}
+
+TEST(Backward, RunsThroughLongChainsAndDropsThem) {
+  // Destroyed one within the other, these would overflow the stack.
+  constexpr int kLength = 200'000;
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Replicate()}, Values({1}, 14)).SetRequiresGrad();
+    const auto chain = [&] {
+      DTensor y = leaf;
+      for (int i = 0; i < kLength; ++i) y = Add(y, 1.0);
+      return y;
+    };
+    { const DTensor dropped = chain(); }
+    Backward(chain());
+    EXPECT_THAT(FullGrad(leaf), ElementsAre(1));
+  });
+}
+
+// ---- hooks
+// ------------------------------------------------------------------------------------------------------
+
+TEST(GradHook, SeesTheCompleteGradientOnceAndReplacesIt) {
+  const GlobalValue x = Values({5, 3}, 15);
+  for (const Placement& placement : {Replicate(), Shard(0), Shard(1), Partial()}) {
+    OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+      const DTensor leaf = Place(mesh, {placement}, x).SetRequiresGrad();
+      const DTensor middle = Mul(leaf, 3.0);
+      std::vector<double> seen_at_middle, seen_at_leaf;
+      int calls = 0;
+      DTensor(middle).RegisterGradHook([&](const DTensor& grad) {
+        ++calls;
+        seen_at_middle = FullTensor(grad).ToVector<double>();
+        return Mul(grad, 10.0);
+      });
+      DTensor(leaf).RegisterGradHook([&](const DTensor& grad) {
+        ++calls;
+        seen_at_leaf = FullTensor(grad).ToVector<double>();
+        return Neg(grad);
+      });
+      // d/dm (m * 2 + m + sum over m of m's uses) = 2 + 1 + 4.
+      Backward(Sum(Add(Add(Mul(middle, 2.0), middle), Mul(middle, 4.0))));
+      EXPECT_EQ(calls, 2);
+      EXPECT_EQ(seen_at_middle, std::vector<double>(15, 7));
+      EXPECT_EQ(seen_at_leaf, std::vector<double>(15, 210));
+      EXPECT_EQ(FullGrad(leaf), std::vector<double>(15, -210));
+    });
+  }
+}
+
+TEST(GradHook, OnAValueOfWhichNoGradientComesIsNotCalled) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Replicate()}, Values({3}, 16)).SetRequiresGrad();
+    const DTensor unused = Exp(leaf);
+    DTensor(unused).RegisterGradHook([](const DTensor& grad) {
+      ADD_FAILURE();
+      return grad;
+    });
+    Backward(Sum(leaf));
+    EXPECT_EQ(FullGrad(leaf), std::vector<double>(3, 1));
+    EXPECT_THAT(
+        ErrorOf([&] { leaf.Detach().RegisterGradHook([](const DTensor& grad) { return grad; }); }),
+        HasSubstr("requires no gradient"));
+  });
+}
+
+TEST(GradHook, MustReturnAGradientThatFits) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    for (const bool at_leaf : {true, false}) {
+      for (const bool empty : {true, false}) {
+        const DTensor leaf = Place(mesh, {Shard(0)}, Values({5, 3}, 17)).SetRequiresGrad();
+        const DTensor y = Exp(leaf);
+        DTensor(at_leaf ? leaf : y).RegisterGradHook([&](const DTensor& grad) {
+          return empty ? DTensor() : Sum(grad);
+        });
+        EXPECT_THAT(ErrorOf([&] { Backward(Sum(y)); }),
+                    AllOf(HasSubstr("hook"), HasSubstr("[5,3]")));
+        EXPECT_FALSE(leaf.grad());
+      }
+    }
+  });
+}
+
+TEST(GradHook, ThatThrowsLeavesNoGradientBehindAndTheNextBackwardIsRight) {
+  const GlobalValue x = Values({5, 3}, 18), w = Values({3, 7}, 19);
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    DTensor first = Place(mesh, {Shard(0)}, x).SetRequiresGrad();
+    DTensor second = Place(mesh, {Shard(1)}, w).SetRequiresGrad();
+    bool fails = true;
+    const auto run = [&] {
+      const DTensor left = Mul(first, 2.0);  // Made first, so met last in backward.
+      DTensor(left).RegisterGradHook([&](const DTensor& grad) {
+        if (fails) throw std::runtime_error("by the hook");
+        return grad;
+      });
+      Backward(Sum(Square(MatMul(left, second))));
+    };
+    EXPECT_THROW(run(), std::runtime_error);
+    EXPECT_FALSE(first.grad());
+    EXPECT_FALSE(second.grad());
+    fails = false;
+    run();
+    Pieces().Put(first.grad());
+    const std::vector<double> after_a_failure = FullGrad(first), other = FullGrad(second);
+    first.ZeroGrad();
+    second.ZeroGrad();
+    run();
+    EXPECT_EQ(FullGrad(first), after_a_failure);
+    EXPECT_EQ(FullGrad(second), other);
+    // Recording goes on too.
+    EXPECT_TRUE(Mul(first, 2.0).RequiresGrad());
+  });
+}
+
+// ---- what is refused
+// --------------------------------------------------------------------------------------------
+
+TEST(Backward, RefusesWhatItCannotDifferentiate) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Shard(0)}, Values({5, 3}, 20)).SetRequiresGrad();
+    EXPECT_THAT(ErrorOf([&] { Backward(Exp(leaf)); }),
+                AllOf(HasSubstr("one element"), HasSubstr("f64[5,3] [S(0)]")));
+    EXPECT_THAT(ErrorOf([&] { Backward(Sum(leaf.Detach())); }),
+                HasSubstr("does not depend on a tensor that requires"));
+    EXPECT_THAT(ErrorOf([&] { Backward(DTensor()); }), HasSubstr("no tensor"));
+    EXPECT_THAT(ErrorOf([&] {
+                  Backward(Exp(leaf), Place(mesh, {Shard(0)}, Values({3, 5}, 1)));
+                }),
+                HasSubstr("f64[3,5]"));
+    GlobalValue f32 = Values({5, 3}, 1);
+    f32.dtype = DType::kF32;
+    EXPECT_THAT(ErrorOf([&] { Backward(Exp(leaf), Place(mesh, {Shard(0)}, f32)); }),
+                HasSubstr("f32[5,3]"));
+    EXPECT_FALSE(leaf.grad());
+  });
+}
+
+TEST(Backward, RefusesAGraphThatWasUsed) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Shard(0)}, Values({5}, 21)).SetRequiresGrad();
+    const DTensor shared = Exp(leaf);
+    const DTensor loss = Sum(shared);
+    Backward(loss);
+    EXPECT_THAT(ErrorOf([&] { Backward(loss); }),
+                AllOf(HasSubstr("sum"), HasSubstr("earlier Backward")));
+    const std::vector<double> before = FullGrad(leaf);
+    EXPECT_THAT(ErrorOf([&] { Backward(Sum(Square(shared))); }),
+                AllOf(HasSubstr("exp"), HasSubstr("run forward again")));
+    EXPECT_EQ(FullGrad(leaf), before);
+  });
+}
+
+TEST(Backward, RefusesASavedValueThatWasWrittenSince) {
+  struct Row {
+    const char* op;
+    DTensor (*run)(const DTensor& leaf, const DTensor& other);
+  };
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    for (const Row& row : std::vector<Row>{
+             {"mul", [](const DTensor&x, const DTensor&y) { return Mul(x, y); }},
+             {"div", [](const DTensor&x, const DTensor&y) { return Div(x, y); }},
+             {"matmul", [](const DTensor&x, const DTensor&y) { return MatMul(x, y); }},
+             {"linear", [](const DTensor&x, const DTensor&y) { return Linear(x, y); }},
+             {"maximum", [](const DTensor&x, const DTensor&y) { return Maximum(x, y); }},
+             {"silu_mul", [](const DTensor&x, const DTensor&y) { return SiluMul(x, y); }}}) {
+      const DTensor leaf = Place(mesh, {Replicate()}, Values({3, 3}, 22)).SetRequiresGrad();
+      const DTensor other = Place(mesh, {Replicate()}, Values({3, 3}, 23));
+      const DTensor loss = Sum(row.run(leaf, other));
+      MulInPlace(other, 2.0);
+      EXPECT_THAT(ErrorOf([&] { Backward(loss); }),
+                  AllOf(HasSubstr(row.op), HasSubstr("written in place"), HasSubstr("f64[3,3]")));
+      EXPECT_FALSE(leaf.grad());
+    }
+    // By any in-place op, through a view, and where the result is what was saved.
+    const DTensor leaf = Place(mesh, {Replicate()}, Values({4}, 24)).SetRequiresGrad();
+    for (int how = 0; how < 5; ++how) {
+      const DTensor y = Exp(leaf);
+      const DTensor loss = Sum(y);
+      const NoGrad no_grad(mesh);
+      if (how == 0) FillInPlace(y, 0);
+      if (how == 1) CopyInPlace(y, leaf);
+      if (how == 2) AddInPlace(y, leaf);
+      if (how == 3) MulInPlace(Slice(y, 0, 1, 2), 3.0);
+      if (how == 4) FillInPlace(Reshape(y, {2, 2}), 1);
+      EXPECT_THAT(ErrorOf([&] { Backward(loss); }), HasSubstr("exp")) << how;
+    }
+    EXPECT_FALSE(leaf.grad());
+  });
+}
+
+TEST(Backward, AllowsWritingWhatNoFormulaNeeds) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Shard(0)}, Values({4}, 25)).SetRequiresGrad();
+    const DTensor other = Place(mesh, {Shard(0)}, Values({4}, 26));
+    const DTensor loss = Sum(Add(Mul(leaf, 3.0), other));
+    FillInPlace(other, 0);
+    Backward(loss);
+    EXPECT_EQ(FullGrad(leaf), std::vector<double>(4, 3));
+  });
+}
+
+TEST(Backward, MayNotRunWithinAnother) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Replicate()}, Values({4}, 27)).SetRequiresGrad();
+    const DTensor y = Exp(leaf), other = Sum(Square(leaf));
+    DTensor(y).RegisterGradHook([&](const DTensor& grad) {
+      Backward(other);
+      return grad;
+    });
+    EXPECT_THAT(ErrorOf([&] { Backward(Sum(y)); }), HasSubstr("within a Backward"));
+    EXPECT_FALSE(leaf.grad());
+    Backward(other);
+    EXPECT_TRUE(leaf.grad());
+  });
+}
+
+TEST(Backward, RefusesAGradientOfAnotherMesh) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Shard(0)}, Values({4}, 28)).SetRequiresGrad();
+    const DeviceMesh renamed = mesh.Unflatten("x", {{"a", 1}, {"b", 2}});
+    const DTensor grad = Place(renamed, {Replicate(), Shard(0)}, Values({4}, 29));
+    EXPECT_THAT(ErrorOf([&] { Backward(Exp(leaf), grad); }), HasSubstr("mesh"));
+  });
+}
+
+TEST(SetGrad, TakesOnlyWhatFits) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    DTensor leaf = Place(mesh, {Shard(0)}, Values({5, 3}, 30)).SetRequiresGrad();
+    EXPECT_THAT(ErrorOf([&] {
+                  leaf.SetGrad(Place(mesh, {Shard(1)}, Values({5, 3}, 1)));
+                }),
+                HasSubstr("[S(1)]"));
+    EXPECT_THAT(ErrorOf([&] {
+                  leaf.SetGrad(Place(mesh, {Shard(0)}, Values({3, 5}, 1)));
+                }),
+                HasSubstr("[3,5]"));
+    GlobalValue f32 = Values({5, 3}, 31);
+    f32.dtype = DType::kF32;
+    EXPECT_THAT(ErrorOf([&] { leaf.SetGrad(Place(mesh, {Shard(0)}, f32)); }),
+                HasSubstr("f32[5,3]"));
+    EXPECT_FALSE(leaf.grad());
+    const GlobalValue start = Values({5, 3}, 32);
+    leaf.SetGrad(Place(mesh, {Shard(0)}, start));
+    Backward(Sum(leaf));
+    std::vector<double> expected = start.values;
+    for (double& v : expected) v += 1;
+    EXPECT_EQ(FullGrad(leaf), expected);
+  });
+}
+
+TEST(SetRequiresGrad, IsForFloatingLeaves) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    DTensor leaf = Place(mesh, {Replicate()}, Values({3}, 33)).SetRequiresGrad();
+    DTensor y = Exp(leaf);
+    EXPECT_TRUE(leaf.IsLeaf());
+    EXPECT_FALSE(y.IsLeaf());
+    EXPECT_TRUE(y.RequiresGrad());
+    EXPECT_THAT(ErrorOf([&] { y.SetRequiresGrad(false); }), HasSubstr("result of an op"));
+    Random random(1);
+    DTensor ids = Place(mesh, {Replicate()}, RandomIntegers({3}, random, 0, 9));
+    EXPECT_THAT(ErrorOf([&] { ids.SetRequiresGrad(); }), HasSubstr("i64[3]"));
+    leaf.SetRequiresGrad(false);
+    EXPECT_FALSE(Exp(leaf).RequiresGrad());
+  });
+}
+
+TEST(Detach, SharesTheValuesAndLeavesTheGraph) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Replicate()}, Values({3}, 34)).SetRequiresGrad();
+    const DTensor y = Exp(leaf).Detach();
+    EXPECT_FALSE(y.RequiresGrad());
+    EXPECT_TRUE(y.IsLeaf());
+    EXPECT_EQ(leaf.Detach().local().storage(), leaf.local().storage());
+    Backward(Sum(Mul(leaf, y)));
+    EXPECT_EQ(FullGrad(leaf), FullTensor(y).ToVector<double>());
+  });
+}
+
+TEST(NoGrad, RecordsNothingWhileAlive) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Shard(0)}, Values({4}, 35)).SetRequiresGrad();
+    {
+      const NoGrad outer(mesh);
+      {
+        const NoGrad inner(mesh);
+        EXPECT_FALSE(Exp(leaf).RequiresGrad());
+      }
+      EXPECT_FALSE(Exp(leaf).RequiresGrad());
+      EXPECT_FALSE(Redistribute(leaf, {Replicate()}).RequiresGrad());
+      EXPECT_FALSE(MseLoss(leaf, leaf).RequiresGrad());
+      EXPECT_TRUE(WithBackwardCallback(leaf, [] {}).IsLeaf());
+      MulInPlace(leaf, 2.0);  // As an optimizer does.
+    }
+    EXPECT_TRUE(Exp(leaf).RequiresGrad());
+    EXPECT_THAT(ErrorOf([&] { MulInPlace(leaf, 2.0); }), HasSubstr("requires a gradient"));
+    try {
+      const NoGrad no_grad(mesh);
+      throw std::runtime_error("out of the block");
+    } catch (const std::runtime_error&) {
+    }
+    EXPECT_TRUE(Exp(leaf).RequiresGrad());
+  });
+}
+
+TEST(Ops, RefuseTensorsOfAnotherRank) {
+  std::vector<DTensor> of_rank(2);
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const int me = mesh.coord()[0];
+    of_rank[me] = Place(mesh, {Replicate()}, Values({3}, 36)).SetRequiresGrad();
+    mesh.Whole().Barrier();
+    const DTensor& mine = of_rank[me];
+    const DTensor theirs = of_rank[1 - me];
+    const auto refuses = [&](const char* what, absl::FunctionRef<void()> fn) {
+      EXPECT_THAT(ErrorOf(fn), HasSubstr("different ranks")) << what;
+    };
+    refuses("add", [&] { Add(mine, theirs); });
+    refuses("matmul", [&] { Where(Compare(CompareOp::kLess, mine, 0.0), theirs, mine); });
+    refuses("concat", [&] { Concat({mine, theirs}, 0); });
+    refuses("gradient", [&] { Backward(Exp(mine), theirs.Detach()); });
+    {
+      const NoGrad no_grad(mesh);
+      refuses("add in place", [&] { AddInPlace(mine, theirs); });
+      refuses("copy in place", [&] { CopyInPlace(mine, theirs); });
+    }
+    refuses("set grad", [&] { DTensor(mine).SetGrad(theirs); });
+    mesh.Whole().Barrier();
+  });
+}
+
+// ---- sinks and callbacks
+// ----------------------------------------------------------------------------------------
+
+TEST(GradSink, IsWrittenByTheKernelsAndTakesAllUses) {
+  const GlobalValue x = Values({5, 3}, 37), w = Values({7, 3}, 38);
+  Pieces expected;
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    const DTensor weight = Place(mesh, {Replicate()}, w).SetRequiresGrad();
+    const DTensor input = Place(mesh, {Replicate()}, x);
+    Backward(Sum(Square(Linear(Linear(input, weight), Transpose(weight, 0, 1)))));
+    expected.Put(weight.grad());
+  });
+  for (const bool accepts_what_comes : {true, false}) {
+    Pieces pieces;
+    OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+      const DTensor weight = Place(mesh, {Replicate()}, w).SetRequiresGrad();
+      const DTensor input = Place(mesh, {Shard(0)}, x);
+      // With the rows split, each rank makes a summand of the weight's gradient.
+      BufferSink sink(
+          mesh, Layout::Make(mesh.shape(), {accepts_what_comes ? Partial() : Shard(1)}, w.shape),
+          DType::kF64);
+      SetGradSink(weight, &sink, [&] { ++sink.completed; });
+      Backward(Sum(Square(Linear(Linear(input, weight), Transpose(weight, 0, 1)))));
+      EXPECT_EQ(sink.completed, 1);
+      EXPECT_EQ(sink.opened, 2);
+      // One use is a transpose, which no kernel writes; the other's kernel writes if the layout
+      // fits.
+      EXPECT_EQ(sink.staged_bytes, (accepts_what_comes ? 1 : 2) * sink.Gradient().local().Bytes());
+      EXPECT_FALSE(weight.grad());
+      pieces.Put(sink.Gradient());
+      SetGradSink(weight, nullptr, nullptr);
+      Backward(Sum(weight));
+      EXPECT_EQ(FullGrad(weight), std::vector<double>(21, 1));
+    });
+    EXPECT_TRUE(pieces.AreOf(expected.Value(), 1e-12));
+  }
+}
+
+TEST(GradSink, GetsWhatTheHooksMake) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Replicate()}, Values({3, 3}, 39)).SetRequiresGrad();
+    BufferSink sink(mesh, leaf.layout(), DType::kF64);
+    SetGradSink(leaf, &sink, [&] { ++sink.completed; });
+    DTensor(leaf).RegisterGradHook([](const DTensor& grad) { return Mul(grad, -2.0); });
+    Backward(Sum(Add(leaf, Mul(leaf, 4.0))));
+    EXPECT_EQ(FullTensor(sink.Gradient()).ToVector<double>(), std::vector<double>(9, -10));
+    EXPECT_EQ(sink.opened, 1);
+    EXPECT_EQ(sink.completed, 1);
+    EXPECT_THAT(ErrorOf([&] { SetGradSink(Exp(leaf), &sink, nullptr); }), HasSubstr("not a leaf"));
+  });
+}
+
+TEST(GradSink, IsCompletedAlsoWhereAUseBringsNothing) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Replicate()}, Values({3}, 40)).SetRequiresGrad();
+    int completed = 0;
+    SetGradSink(leaf, nullptr, [&] { ++completed; });
+    const DTensor y = Mul(leaf, leaf);
+    const DTensor z = Exp(leaf);  // No part of the loss.
+    Backward(Sum(Add(y, leaf)));
+    EXPECT_EQ(completed, 1);
+    EXPECT_TRUE(leaf.grad());
+  });
+}
+
+TEST(WithBackwardCallback, RunsBeforeAnyNodeMadeEarlier) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    std::vector<std::string> order;
+    const auto note = [&](std::string what) {
+      return [&order, what](const DTensor& grad) {
+        order.push_back(what);
+        return grad;
+      };
+    };
+    const DTensor leaf = Place(mesh, {Replicate()}, Values({3}, 41)).SetRequiresGrad();
+    DTensor early = Exp(leaf);
+    early.RegisterGradHook(note("early"));
+    const DTensor marked = WithBackwardCallback(early, [&] { order.push_back("callback"); });
+    EXPECT_EQ(marked.local().storage(), early.local().storage());
+    DTensor late = Tanh(marked);
+    late.RegisterGradHook(note("late"));
+    Backward(Sum(late));
+    EXPECT_THAT(order, ElementsAre("late", "callback", "early"));
+  });
+}
+
+TEST(AtEndOfBackward, TellsHowItEnded) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    EXPECT_THAT(ErrorOf([&] { AtEndOfBackward(mesh, [](bool) {}); }), HasSubstr("no Backward"));
+    for (const bool fails : {false, true}) {
+      const DTensor leaf = Place(mesh, {Replicate()}, Values({3}, 42)).SetRequiresGrad();
+      std::vector<std::string> events;
+      const DTensor y = WithBackwardCallback(Exp(leaf), [&] {
+        for (int i = 0; i < 2; ++i)
+          AtEndOfBackward(mesh, [&, i](bool succeeded) {
+            events.push_back(absl::StrCat(i, succeeded ? " ok" : " failed"));
+            EXPECT_EQ(static_cast<bool>(leaf.grad()), succeeded);
+          });
+        if (fails) throw std::runtime_error("in backward");
+      });
+      if (fails) {
+        EXPECT_THROW(Backward(Sum(y)), std::runtime_error);
+        EXPECT_THAT(events, ElementsAre("0 failed", "1 failed"));
+      } else {
+        Backward(Sum(y));
+        EXPECT_THAT(events, ElementsAre("0 ok", "1 ok"));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace shardmesh::testing

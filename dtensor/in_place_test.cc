@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// In-place ops write what they say, through views that alias, or refuse.
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/dtensor/testing/global_value.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const MeshShape kOne = {{"x", 1}};
+const MeshShape kTwo = {{"x", 2}};
+
+GlobalValue Values(const Dims& shape, uint64_t seed) {
+  Random random(seed);
+  return RandomGlobal(shape, random);
+}
+
+std::vector<double> Whole(const DTensor& x) { return FullTensor(x).ToVector<double>(); }
+
+TEST(InPlace, OpsKeepTheLayoutWhateverTheLayoutOfTheOperand) {
+  struct Row {
+    const char* name;
+    Dims operand;
+    void (*run)(const DTensor& a, const DTensor& b);
+    double (*expected)(double a, double b);
+  };
+  const Dims shape = {5, 3};
+  const std::vector<Row> rows = {
+      {"add", {5, 3}, AddInPlace, [](double a, double b) { return a + b; }},
+      {"copy", {5, 3}, CopyInPlace, [](double, double b) { return b; }},
+      {"mul",
+       {5, 3},
+       [](const DTensor& a, const DTensor&) { MulInPlace(a, -1.5); },
+       [](double a, double) { return -1.5 * a; }},
+  };
+  const GlobalValue a = Values(shape, 1);
+  for (const MeshShape& mesh_shape :
+       {MeshShape{{"x", 2}}, MeshShape{{"x", 3}}, MeshShape{{"x", 2}, {"y", 2}}}) {
+    for (const Row& row : rows) {
+      const GlobalValue b = Values(row.operand, 2);
+      GlobalValue expected = a;
+      for (size_t i = 0; i < a.values.size(); ++i)
+        expected.values[i] = row.expected(a.values[i], b.values[i]);
+      const std::vector<Layout> layouts = AllLayouts(mesh_shape, shape),
+                                others = AllLayouts(mesh_shape, b.shape);
+      std::deque<Pieces> pieces(layouts.size() * others.size());
+      OnMesh(mesh_shape, [&](const DeviceMesh& mesh) {
+        for (size_t i = 0; i < pieces.size(); ++i) {
+          const DTensor target = Place(mesh, layouts[i / others.size()], a);
+          const void* memory = target.local().storage().get();
+          row.run(target, Place(mesh, others[i % others.size()], b, 7));
+          EXPECT_EQ(target.layout(), layouts[i / others.size()]);
+          EXPECT_EQ(target.local().storage().get(), memory);
+          pieces[i].Put(target);
+        }
+      });
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        ASSERT_TRUE(pieces[i].AreOf(expected, 1e-14))
+            << row.name << " " << layouts[i / others.size()] << " " << others[i % others.size()];
+      }
+    }
+  }
+}
+
+TEST(AddInPlace, BroadcastsIntoAnyLayoutThatHoldsValues) {
+  const GlobalValue a = Values({5, 3}, 3), b = Values({3}, 4), c = Values({5, 1}, 5);
+  const MeshShape mesh_shape = {{"x", 2}, {"y", 2}};
+  OnMesh(mesh_shape, [&](const DeviceMesh& mesh) {
+    for (const Layout& layout : AllLayouts(mesh_shape, a.shape, {})) {
+      const DTensor target = Place(mesh, layout, a);
+      AddInPlace(target, Place(mesh, {Shard(0), Replicate()}, b));
+      AddInPlace(target, Place(mesh, {Replicate(), Partial()}, c));
+      std::vector<double> expected = a.values;
+      for (int i = 0; i < 15; ++i) expected[i] += b.values[i % 3] + c.values[i / 3];
+      EXPECT_EQ(Whole(target), expected) << layout;
+    }
+    const DTensor partial = Place(mesh, {Partial(), Replicate()}, a);
+    EXPECT_THAT(ErrorOf([&] {
+                  AddInPlace(partial, Place(mesh, {Replicate(), Replicate()}, b));
+                }),
+                AllOf(HasSubstr("Partial"), HasSubstr("f64[3]")));
+    const DTensor target = Place(mesh, {Replicate(), Replicate()}, b);
+    EXPECT_THAT(ErrorOf([&] {
+                  AddInPlace(target, Place(mesh, {Replicate(), Replicate()}, a));
+                }),
+                HasSubstr("does not broadcast"));
+  });
+}
+
+TEST(InPlace, OpsRefuseToChangeWhatThePartsOfAPartialMean) {
+  // Seen elsewhere: a Partial filled or clamped in place kept its placement, and its parts were
+  // added up.
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const DTensor sum = Place(mesh, {Partial()}, {{}, DType::kF64, {144}});
+    EXPECT_THAT(ErrorOf([&] { FillInPlace(sum, 2); }),
+                AllOf(HasSubstr("f64[] [P(sum)]"), HasSubstr("layout")));
+    const DTensor clamped = Minimum(sum, 2.0);
+    EXPECT_EQ(clamped.layout().placement(0), Replicate());
+    EXPECT_EQ(Item(clamped), 2);
+    EXPECT_EQ(Item(sum), 144);
+    const DTensor max = Place(mesh, {Partial(ReduceOp::kMax)}, {{}, DType::kF64, {3}});
+    EXPECT_THAT(ErrorOf([&] { MulInPlace(max, -2.0); }), HasSubstr("not a sum"));
+    EXPECT_THAT(ErrorOf([&] { AddInPlace(max, max); }), HasSubstr("not a sum"));
+    // A copy is no arithmetic.
+    CopyInPlace(max, Place(mesh, {Replicate()}, {{}, DType::kF64, {5}}));
+    EXPECT_EQ(Item(max), 5);
+  });
+}
+
+TEST(FillInPlace, OfASliceReachesTheTensorOrIsRefused) {
+  // Seen elsewhere: nothing changed, also on one rank.
+  GlobalValue value = Values({8, 8}, 6);
+  std::vector<double> filled = value.values;
+  std::fill(filled.begin(), filled.begin() + 16, 0.0);
+  for (const MeshShape& mesh_shape : {kOne, kTwo}) {
+    for (const Placement& placement : {Replicate(), Shard(0), Shard(1)}) {
+      OnMesh(mesh_shape, [&](const DeviceMesh& mesh) {
+        const DTensor x = Place(mesh, {placement}, value);
+        const DTensor slice = Slice(x, 0, 0, 2);
+        if (mesh_shape == kTwo && placement == Shard(0)) {  // The rows were gathered to be cut.
+          EXPECT_THAT(ErrorOf([&] { FillInPlace(slice, 0); }),
+                      AllOf(HasSubstr("copy"), HasSubstr("f64[2,8]")));
+          EXPECT_EQ(Whole(x), value.values);
+        } else {
+          FillInPlace(slice, 0);
+          EXPECT_EQ(Whole(x), filled) << x;
+        }
+      });
+    }
+  }
+}
+
+TEST(InPlace, OpsOnViewsReachTheTensorOrAreRefused) {
+  const GlobalValue value = Values({4, 6}, 7);
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const std::vector<std::function<DTensor(const DTensor&)>> views = {
+        [](const DTensor& x) { return Transpose(x, 0, 1); },
+        [](const DTensor& x) {
+          return Reshape(x, {4, 2, 3});
+        },
+        [](const DTensor& x) { return Reshape(x, {24}); },
+        [](const DTensor& x) { return Slice(x, 1, 2, 3); },
+        [](const DTensor& x) {
+          return Split(x, {1, 3}, 0)[1];
+        },
+        [](const DTensor& x) { return Slice(Transpose(x, 0, 1), 0, 1, 2); },
+        [](const DTensor& x) { return Reshape(Transpose(x, 0, 1), {24}); },
+        [](const DTensor& x) { return x.Detach(); },
+        [](const DTensor& x) { return Redistribute(x, {Shard(0)}); },
+        [](const DTensor& x) {
+          return Expand(x, {2, 4, 6});
+        },
+    };
+    for (size_t i = 0; i < views.size(); ++i) {
+      for (const Placement& placement : {Replicate(), Shard(0), Shard(1)}) {
+        const DTensor x = Place(mesh, {placement}, value);
+        const DTensor view = views[i](x);
+        const std::string refusal =
+            std::string(Catch([&] { AddInPlace(view, view.Detach()); }).message());
+        std::vector<double> expected = value.values;
+        if (refusal.empty()) {
+          // Twice the values where the view reaches: then the view shows the tensor.
+          EXPECT_EQ(Whole(views[i](x)), Whole(view)) << i << " " << x;
+          EXPECT_NE(Whole(x), value.values) << i << " " << x;
+        } else {
+          EXPECT_THAT(refusal, HasSubstr("write that one"));
+          EXPECT_EQ(Whole(x), value.values) << i << " " << x;
+        }
+      }
+    }
+  });
+}
+
+TEST(InPlace, OpsOnAnExpandedOrMovedResultAreRefused) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    const DTensor row = Place(mesh, {Replicate()}, Values({1, 3}, 8));
+    EXPECT_THAT(ErrorOf([&] { FillInPlace(Expand(row, {4, 3}), 1); }), HasSubstr("copy"));
+    const DTensor x = Place(mesh, {Shard(0)}, Values({4, 3}, 9));
+    EXPECT_THAT(ErrorOf([&] { FillInPlace(Redistribute(x, {Replicate()}), 1); }),
+                HasSubstr("copy"));
+    EXPECT_THAT(ErrorOf([&] { FillInPlace(Reshape(Redistribute(x, {Replicate()}), {12}), 1); }),
+                HasSubstr("copy"));
+    // The result of an op that computes is a tensor of its own.
+    const DTensor own = Exp(x);
+    FillInPlace(own, 1);
+    EXPECT_EQ(Whole(own), std::vector<double>(12, 1));
+    EXPECT_THAT(ErrorOf([&] { CopyInPlace(x, row); }), HasSubstr("does not have the shape"));
+    GlobalValue f32 = Values({4, 3}, 10);
+    f32.dtype = DType::kF32;
+    EXPECT_THAT(ErrorOf([&] { AddInPlace(x, Place(mesh, {Shard(0)}, f32)); }), HasSubstr("dtype"));
+  });
+}
+
+}  // namespace
+}  // namespace shardmesh::testing

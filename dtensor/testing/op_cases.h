@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every op of dtensor/ops.h on small operands of prime, uneven, empty and size-one extents: what
+// the proof of the sharding rules runs over.
+#ifndef SHARDMESH_DTENSOR_TESTING_OP_CASES_H_
+#define SHARDMESH_DTENSOR_TESTING_OP_CASES_H_
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shardmesh/dtensor/testing/global_value.h"
+
+namespace shardmesh::testing {
+
+/// One op with its static arguments, and its operands. Floating-point operands are differentiated.
+struct OpCase {
+  std::string name;
+  std::vector<GlobalValue> operands;
+  std::function<DTensor(std::span<const DTensor> operands)> apply;
+
+  /// "sum(dims 0 2) f64[3,5,2]".
+  std::string ToString() const;
+};
+
+// By family, in the order of ops.h.
+std::vector<OpCase> UnaryCases();
+std::vector<OpCase> BinaryCases();
+std::vector<OpCase> SelectionCases();  ///< Compare, Where, Cast, SiluMul, Dropout.
+std::vector<OpCase> ReductionCases();
+std::vector<OpCase> ProductCases();
+std::vector<OpCase> RowCases();
+std::vector<OpCase> LookupCases();
+std::vector<OpCase> LossCases();
+std::vector<OpCase> AttentionCases();
+std::vector<OpCase> ShapeCases();
+
+}  // namespace shardmesh::testing
+
+#endif  // SHARDMESH_DTENSOR_TESTING_OP_CASES_H_
