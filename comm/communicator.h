@@ -115,8 +115,8 @@ class Communicator {
   /// negative color gives null. Waits.
   virtual std::unique_ptr<Communicator> Split(int color, int key, std::string name) = 0;
 
-  /// Fails the world with `cause` from this rank: all pending and later waits on every rank throw it.
-  /// Thread-safe.
+  /// Fails the world with `cause` from this rank: all pending and later waits on every rank throw
+  /// it. Thread-safe.
   virtual void Fail(const absl::Status& cause) = 0;
 
   /// Observers see every collective that this rank posts, on its own thread, in any group of the

@@ -58,7 +58,9 @@ TEST(Tensor, ImpossibleShapesAreErrors) {
               Tensor::Meta({huge, huge}, DType::kF32);
             }),
             "a tensor of shape [1099511627776,1099511627776] is too large");
-  EXPECT_EQ(ErrorOf([&] { Tensor::Meta({huge, huge, 0}, DType::kF32); }),
+  EXPECT_EQ(ErrorOf([&] {
+              Tensor::Meta({huge, huge, 0}, DType::kF32);
+            }),
             "a tensor of shape [1099511627776,1099511627776,0] is too large");
   EXPECT_EQ(Tensor::Meta({huge, 0, 3}, DType::kF32).NumElements(), 0);
 }

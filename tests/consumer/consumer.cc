@@ -17,7 +17,8 @@ int main() {
     const double total = shardmesh::Item(shardmesh::Sum(x));  // The same on every rank.
     if (world.rank() == 0) sum = total;
   });
-  std::cout << "a mesh of " << own.triangles << " triangles; a sum over three ranks of " << sum << "\n";
+  std::cout << "a mesh of " << own.triangles << " triangles; a sum over three ranks of " << sum
+            << "\n";
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() && own.triangles == 12 && sum == 11 ? 0 : 1;
 }
