@@ -14,11 +14,17 @@ trap 'rm -rf "$include"' EXIT
 ln -s "$PWD" "$include/shardmesh"
 read -ra system < <(pkg-config --cflags absl_status gmock benchmark openblas nlohmann_json libxxhash)
 
+# Left out: what clang 14 cannot parse (captured structured bindings, names of CPU levels), what
+# needs MPI's or NCCL's headers, and the README's example, which has a using directive.
 if (($#)); then
   files=("$@")
 else
   mapfile -d '' -t files < <(find . \( -name '.?*' -o -name 'bazel-*' -o -path ./tests/consumer \) -prune \
-    -o -name '*.cc' ! -name '*_test.cc' ! -name '*_benchmark.cc' -print0)
+    -o -name '*.cc' ! -name '*_test.cc' ! -name '*_benchmark.cc' \
+    ! -path './comm/inprocess/movement.cc' \
+    ! -path './comm/mpi/mpi_world.cc' \
+    ! -path './examples/readme_example.cc' \
+    ! -path './tensor/cpu/isa_cpu.cc' -print0)
 fi
 
 tidy() {
