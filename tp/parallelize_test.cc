@@ -266,7 +266,13 @@ TEST(PrepareInput, SumsTheGradientOfAReplicatedInputOnce) {
     pair.Initialize(1);
     DTensor x = Full(mesh, {2, 3}, DType::kF64, 0.5, {Replicate()});
     x.SetRequiresGrad();
-    const DTensor loss = pair(x);
+    // What reaches the module's input is the whole gradient, not a summand that goes on upwards.
+    DTensor input = Mul(x, 1.0);
+    input.RegisterGradHook([](const DTensor& gradient) {
+      EXPECT_EQ(gradient.layout().PlacementsToString(), "[R]");
+      return gradient;
+    });
+    const DTensor loss = pair(input);
     CommTrace trace(mesh);
     Backward(loss);
     EXPECT_EQ(trace.Count("tp", "all_reduce"), 1) << trace.ToString();
