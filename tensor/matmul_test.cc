@@ -237,6 +237,22 @@ TEST(MatMul, EmptyExtents) {
             Dims({3, 0}));
 }
 
+TEST(MatMul, RefusesAResultThatOverlapsAnOperandOrRepeatsElements) {
+  Context context;
+  Tensor memory = RandomTensor(context, {7, 5}, DType::kF32, 1);
+  const Tensor a = memory.Narrow(0, 0, 5), b = RandomTensor(context, {5, 5}, DType::kF32, 2);
+  Tensor shifted = memory.Narrow(0, 2, 5), same = a;
+  const auto message = [&](const Tensor& x, const Tensor& y, Tensor& out) {
+    return std::string(Catch([&] { ops::MatMulInto(context, x, y, false, out); }).message());
+  };
+  EXPECT_EQ(message(a, b, shifted), "matmul: the result f32[5,5] overlaps an operand, f32[5,5]");
+  EXPECT_EQ(message(b, a, same), "matmul: the result f32[5,5] overlaps an operand, f32[5,5]");
+  Tensor expanded = RandomTensor(context, {1, 5}, DType::kF32, 3).Expand({5, 5});
+  EXPECT_NE(message(a, b, expanded), "");
+  Tensor row = memory.Narrow(0, 6, 1);  // Of the same storage, but apart.
+  EXPECT_EQ(message(a.Narrow(0, 0, 1), b, row), "");
+}
+
 TEST(MatMul, InfersOnMetaWithoutElements) {
   Context context;
   const Tensor y = ops::MatMul(context, Tensor::Meta({4, 1, 1 << 20, 1 << 20}, DType::kBF16),

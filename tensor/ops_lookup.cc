@@ -3,6 +3,7 @@
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/tensor/internal/operands.h"
+#include "shardmesh/tensor/internal/writes.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::ops {
@@ -71,6 +72,7 @@ void EmbeddingBackward(Context& context, const Tensor& grad, const Tensor& ids, 
   RequireShape(op, "the gradient", grad, shape);
   if (dtable.dtype() != grad.dtype())
     RequireDType(op, "dtable", dtable, internal::AccumulatorDType(grad.dtype()));
+  internal::RequireApart(op, dtable, {&grad, &ids});
   KernelsFor(device).embedding_backward(context, grad, ids, first_row, accumulate, dtable);
   dtable.storage()->BumpVersion();
 }

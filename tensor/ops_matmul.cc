@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/base/error.h"
 #include "shardmesh/tensor/internal/operands.h"
+#include "shardmesh/tensor/internal/writes.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::ops {
@@ -61,6 +62,7 @@ void MatMulInto(Context& context, const Tensor& a, const Tensor& b, bool accumul
   internal::DeviceOf("matmul", {&a, &b, &out});
   internal::RequireShape("matmul", "the result", out, shape);
   RequireResultDType(a, out.dtype());
+  internal::RequireApart("matmul", out, {&a, &b});
   Multiply(context, a, b, accumulate, out);
   out.storage()->BumpVersion();
 }

@@ -4,6 +4,7 @@
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/tensor/internal/operands.h"
+#include "shardmesh/tensor/internal/writes.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::ops {
@@ -25,6 +26,7 @@ void CheckOutput(const char* op, const RandomBox& box, const Tensor& out) {
   internal::DeviceOf(op, {&out});
   internal::RequireOneFloatingDType(op, {&out});
   CheckBox(op, box, out);
+  internal::RequireWritable(op, out);
 }
 
 }  // namespace

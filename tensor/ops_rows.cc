@@ -3,6 +3,7 @@
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/tensor/internal/operands.h"
+#include "shardmesh/tensor/internal/writes.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::ops {
@@ -93,6 +94,7 @@ void RmsNormBackward(Context& context, const Tensor& grad, const Tensor& x, cons
   CheckPerRow(op, "inv_rms", inv_rms, x);
   RequireShape(op, "dx", dx, x.shape());
   CheckWeightGradient(op, "dw", dw, x);
+  for (const Tensor* out : {&dx, &dw}) internal::RequireApart(op, *out, {&grad, &x, &w, &inv_rms});
   KernelsFor(x.device()).rms_norm_backward(context, grad, x, w, inv_rms, dx, accumulate_dw, dw);
   BumpVersions({&dx, &dw});
 }
@@ -122,6 +124,9 @@ void LayerNormBackward(Context& context, const Tensor& grad, const Tensor& x, co
   RequireShape(op, "dx", dx, x.shape());
   CheckWeightGradient(op, "dw", dw, x);
   CheckWeightGradient(op, "db", db, x);
+  for (const Tensor* out : {&dx, &dw, &db}) {
+    internal::RequireApart(op, *out, {&grad, &x, &w, &mean, &inv_std});
+  }
   KernelsFor(x.device())
       .layer_norm_backward(context, grad, x, w, mean, inv_std, dx, accumulate, dw, db);
   BumpVersions({&dx, &dw, &db});

@@ -4,6 +4,8 @@
 #ifndef SHARDMESH_TENSOR_INTERNAL_WRITES_H_
 #define SHARDMESH_TENSOR_INTERNAL_WRITES_H_
 
+#include <initializer_list>
+
 #include "shardmesh/tensor/tensor.h"
 
 namespace shardmesh::internal {
@@ -15,6 +17,11 @@ void RequireWritable(const char* op, const Tensor& out);
 /// Throws Error(kInvalidArgument) if `value` is not a value of the integer dtype: 0.5 of an i64,
 /// 2 of a bool. Floating-point dtypes take every number.
 void RequireRepresentable(const char* op, DType dtype, double value);
+
+/// As RequireWritable, and throws if a write to `out` may change an element of one of `operands`;
+/// those that are no tensor are passed over. For ops that read elements after they have written
+/// others.
+void RequireApart(const char* op, const Tensor& out, std::initializer_list<const Tensor*> operands);
 
 /// Whether a write to `out` may change an element of `x` other than the one at the same index.
 bool MayOverlap(const Tensor& out, const Tensor& x);
