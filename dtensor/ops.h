@@ -111,7 +111,7 @@ DTensor Embedding(const DTensor& ids, const DTensor& table);
 /// Mean (kMean) or sum over all targets that are not `ignore_index` of -log
 /// softmax(logits)[target]. logits [.., v], targets [..]. The class dim may be sharded: three small
 /// all-reduces, the logits are never gathered. The mean divides by the global count of targets; if
-/// there are none it is nan, and the gradient is zero.
+/// there are none it is nan, and the gradient is zero. For bf16 and f16 logits the loss is f32.
 enum class LossReduction { kMean, kSum };
 DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t ignore_index = -100,
                      LossReduction reduction = LossReduction::kMean);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "shardmesh/dtensor/ops.h"
+#include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::testing {
 namespace {
@@ -140,7 +141,9 @@ OpCase RotaryCase(const Dims& shape) {
   return {"rotary", {Mixed(shape)}, [table, cosines, sines](Operands o) {
             ExecutionContext& context = o[0].mesh().context();
             const auto make = [&](const std::vector<double>& values) {
-              return Tensor::FromValues<double>(context, table, std::span<const double>(values));
+              const auto exact =
+                  Tensor::FromValues<double>(context, table, std::span<const double>(values));
+              return o[0].dtype() == DType::kF64 ? exact : ops::Cast(context, exact, DType::kF32);
             };
             return Rotary(o[0], make(cosines), make(sines));
           }};
