@@ -101,6 +101,10 @@ TEST(RunTraining, CountsTheStepAloneAndOneMemoryPeakARank) {
     EXPECT_NE(what.axis, "world") << what.op;  // The measurements' own.
   }
   EXPECT_DOUBLE_EQ(last.tokens_per_s, 7 * 24 / (last.step_ms * 1e-3));
+  double of_rank_0 = 0;
+  for (const auto& [part, ms] : last.breakdown_ms) of_rank_0 += ms;
+  EXPECT_GT(of_rank_0, 0);
+  EXPECT_GE(last.step_ms, of_rank_0 * (1 - 1e-9));
 }
 
 TEST(RunTraining, EndsWithTheErrorOfWhatDoesNotFit) {
