@@ -337,7 +337,8 @@ TEST(MissingRank, IsFineWhileNobodyWaitsForIt) {
 TEST(MissingRank, ThatSleepsEndsTheOthersWithinTwiceTheTimeOut) {
   std::atomic<bool> sleep_on = true;
   std::atomic<int> ended = 0;
-  const absl::Duration timeout = absl::Milliseconds(300);
+  const absl::Duration timeout = absl::Milliseconds(800);
+  const Clock::time_point start = Clock::now();
   const Ending ending = RunToEnd(4, {.timeout = timeout}, [&](Communicator& world, const auto&) {
     Sum(world, 3, "before");
     if (world.rank() == 1) {
@@ -350,16 +351,16 @@ TEST(MissingRank, ThatSleepsEndsTheOthersWithinTwiceTheTimeOut) {
       Sum(world, 3, "awaited");
     } catch (const Error&) {
       const auto waited = Clock::now() - begin;
-      EXPECT_GE(waited, absl::ToChronoMilliseconds(timeout) - std::chrono::milliseconds(30));
       EXPECT_LT(waited, absl::ToChronoMilliseconds(2 * timeout));
       if (++ended == 3) sleep_on = false;  // RunRanks waits for every thread.
       throw;
     }
   });
+  EXPECT_GE(Clock::now() - start, absl::ToChronoMilliseconds(timeout));  // And not before.
   EXPECT_EQ(ending.status.code(), absl::StatusCode::kDeadlineExceeded);
   for (int r = 0; r < 4; ++r) {
     EXPECT_THAT(ending.messages[r],
-                AllOf(HasSubstr("waited 300ms in collective 1 of group \"world\" (ranks 0, 1, 2, "
+                AllOf(HasSubstr("waited 800ms in collective 1 of group \"world\" (ranks 0, 1, 2, "
                                 "3): all_reduce sum"),
                       HasSubstr("op \"awaited\""), HasSubstr("arrived: 0, 2, 3; missing: 1"),
                       HasSubstr("rank 1: 0 of \"world\" all_reduce sum (op \"before\")")))
@@ -371,10 +372,10 @@ TEST(MissingRank, ThatSleepsEndsTheOthersWithinTwiceTheTimeOut) {
 TEST(MissingRank, TimesOutInAGroupAsInTheWorld) {
   std::atomic<bool> sleep_on = true;
   const Ending ending =
-      RunToEnd(4, {.timeout = absl::Milliseconds(300)}, [&](Communicator& world, const auto&) {
+      RunToEnd(4, {.timeout = absl::Milliseconds(800)}, [&](Communicator& world, const auto&) {
         const auto dp = world.Split(world.rank() % 2, 0, "dp");
         const auto tp = world.Split(world.rank() / 2, 0, "tp");
-        EXPECT_EQ(tp->timeout(), absl::Milliseconds(300));
+        EXPECT_EQ(tp->timeout(), absl::Milliseconds(800));
         if (world.rank() == 3) {
           while (sleep_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
           return;
@@ -384,7 +385,7 @@ TEST(MissingRank, TimesOutInAGroupAsInTheWorld) {
         }
         const Clock::time_point begin = Clock::now();
         const absl::Status status = Catch([&] { Sum(*tp); });
-        EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(600));
+        EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(1600));
         EXPECT_THAT(std::string(status.message()), HasSubstr("group \"tp\" (ranks 2, 3)"));
         sleep_on = false;
       });
