@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shardmesh/comm/internal/operands.h"
+#include "shardmesh/tensor/time_profile.h"
 
 namespace shardmesh {
 
@@ -36,6 +37,7 @@ Work Communicator::AllGather(std::vector<AllGatherItem> batch, std::string_view 
   const CallSite site = SiteOf(*this, "all_gather", op);
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
+  const TimeProfile::Span span(context(), TimeKind::kCommunication);
   return DoAllGather(std::move(batch), op);
 }
 
@@ -44,6 +46,7 @@ Work Communicator::ReduceScatter(std::vector<ReduceScatterItem> batch, ReduceOp 
   const CallSite site = SiteOf(*this, "reduce_scatter", op);
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
+  const TimeProfile::Span span(context(), TimeKind::kCommunication);
   return DoReduceScatter(std::move(batch), reduction, op);
 }
 
@@ -52,6 +55,7 @@ Work Communicator::AllReduce(std::vector<AllReduceItem> batch, ReduceOp reductio
   const CallSite site = SiteOf(*this, "all_reduce", op);
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
+  const TimeProfile::Span span(context(), TimeKind::kCommunication);
   return DoAllReduce(std::move(batch), reduction, op);
 }
 
@@ -59,6 +63,7 @@ Work Communicator::AllToAll(std::vector<AllToAllItem> batch, std::string_view op
   const CallSite site = SiteOf(*this, "all_to_all", op);
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
+  const TimeProfile::Span span(context(), TimeKind::kCommunication);
   return DoAllToAll(std::move(batch), op);
 }
 
@@ -66,11 +71,13 @@ Work Communicator::Broadcast(std::vector<Tensor> tensors, int root, std::string_
   const CallSite site = SiteOf(*this, "broadcast", op);
   CheckOperands(site, tensors, root);
   Observe(site.kind, op, [&] { return BytesSent(site, tensors, root); });
+  const TimeProfile::Span span(context(), TimeKind::kCommunication);
   return DoBroadcast(std::move(tensors), root, op);
 }
 
 void Communicator::Barrier(std::string_view op) {
   Observe("barrier", op, [] { return int64_t{0}; });
+  const TimeProfile::Span span(context(), TimeKind::kCommunication);
   DoBarrier(op);
 }
 

@@ -11,7 +11,8 @@ namespace shardmesh {
 /// A shared handle; copies refer to the same collective. Belongs to the rank that posted.
 class Work {
  public:
-  /// What a backend provides. The destructor may find the collective unfinished: it neither throws
+  /// What a backend provides. Its Wait and IsDone are TimeProfile spans of kCommunication. The
+  /// destructor may find the collective unfinished: it neither throws
   /// nor waits for ever, and the buffers stay alive until no peer needs them.
   class State {
    public:

@@ -14,7 +14,7 @@
 
 namespace shardmesh {
 
-struct KernelTable;
+class TimeProfile;
 
 /// Belongs to one rank. ParallelFor must not be called from two threads at once.
 class ExecutionContext {
@@ -34,6 +34,10 @@ class ExecutionContext {
   MemoryCategory default_category() const { return default_category_; }
   void set_default_category(MemoryCategory category) { default_category_ = category; }
 
+  /// What measures this rank (tensor/time_profile.h), or null.
+  TimeProfile* time_profile() const { return time_profile_; }
+  void set_time_profile(TimeProfile* profile) { time_profile_ = profile; }
+
   /// Runs fn(0) .. fn(tiles - 1), each once, on all threads, and returns when all are done. Which
   /// thread runs a tile is not defined, so the result must depend on the tile alone: kernels cut
   /// tiles by shapes, never by `threads()`. An exception of a tile is rethrown here.
@@ -46,6 +50,7 @@ class ExecutionContext {
   int threads_;
   std::shared_ptr<Allocator> allocator_;
   MemoryCategory default_category_ = MemoryCategory::kActivations;
+  TimeProfile* time_profile_ = nullptr;
   std::unique_ptr<Pool> pool_;  // Null with one thread.
 };
 

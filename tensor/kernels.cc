@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
 #include "shardmesh/base/error.h"
 #include "shardmesh/tensor/cpu/cpu_kernels.h"
 #include "shardmesh/tensor/kernel_table.h"
+#include "shardmesh/tensor/time_profile.h"
 
 namespace shardmesh {
 namespace {
@@ -21,39 +24,61 @@ KernelTable MakeCpuTable() {
   return table;
 }
 
-template <typename Result, typename... Args>
-void DoNothing(Result (*&kernel)(Args...)) {
-  kernel = [](Args...) -> Result { return Result(); };
+const KernelTable& CpuKernels() {
+  static const KernelTable table = MakeCpuTable();
+  return table;
 }
 
-template <typename... Kernels>
-void AllDoNothing(Kernels&... kernels) {
-  (DoNothing(kernels), ...);
-}
+template <auto... kEntries>
+struct EntryList {};
+using AllEntries = EntryList<
+    &KernelTable::fill, &KernelTable::copy, &KernelTable::unary, &KernelTable::unary_backward,
+    &KernelTable::binary, &KernelTable::binary_scalar, &KernelTable::compare,
+    &KernelTable::compare_scalar, &KernelTable::where, &KernelTable::accumulate,
+    &KernelTable::silu_mul, &KernelTable::silu_mul_backward, &KernelTable::reduce,
+    &KernelTable::sum_of_squares, &KernelTable::matmul, &KernelTable::softmax,
+    &KernelTable::softmax_backward, &KernelTable::rms_norm, &KernelTable::rms_norm_backward,
+    &KernelTable::layer_norm, &KernelTable::layer_norm_backward, &KernelTable::find_out_of_range,
+    &KernelTable::embedding, &KernelTable::embedding_backward, &KernelTable::cross_entropy_terms,
+    &KernelTable::cross_entropy_backward, &KernelTable::rotary, &KernelTable::attention,
+    &KernelTable::attention_backward, &KernelTable::random_uniform, &KernelTable::random_normal,
+    &KernelTable::dropout, &KernelTable::adamw, &KernelTable::sgd>;
 
-KernelTable MakeMetaTable() {
+// One entry of the two tables made here.
+template <auto kEntry>
+struct Entry;
+template <typename Result, typename... Args, Result (*KernelTable::*kEntry)(Context&, Args...)>
+struct Entry<kEntry> {
+  static Result DoNothing(Context&, Args...) { return Result(); }
+
+  static Result RunTimed(Context& context, Args... args) {
+    constexpr bool kIsGemm = std::is_same_v<Entry, Entry<&KernelTable::matmul>>;
+    const TimeProfile::Span span(context, kIsGemm ? TimeKind::kGemm : TimeKind::kOtherKernels);
+    return (CpuKernels().*kEntry)(context, static_cast<Args&&>(args)...);
+  }
+};
+
+template <auto... kEntries>
+KernelTable MakeTimedCpuTable(EntryList<kEntries...>) {
+  static_assert(sizeof(KernelTable) == sizeof...(kEntries) * sizeof(void (*)()),
+                "AllEntries lacks an entry of the table");
   KernelTable table = {};
-  // Names every entry, so that a new one does not compile until it is here.
-  auto& [fill, copy, unary, unary_backward, binary, binary_scalar, compare, compare_scalar, where,
-         accumulate, silu_mul, silu_mul_backward, reduce, sum_of_squares, matmul, softmax,
-         softmax_backward, rms_norm, rms_norm_backward, layer_norm, layer_norm_backward,
-         find_out_of_range, embedding, embedding_backward, cross_entropy_terms,
-         cross_entropy_backward, rotary, attention, attention_backward, random_uniform,
-         random_normal, dropout, adamw, sgd] = table;
-  AllDoNothing(fill, copy, unary, unary_backward, binary, binary_scalar, compare, compare_scalar,
-               where, accumulate, silu_mul, silu_mul_backward, reduce, sum_of_squares, matmul,
-               softmax, softmax_backward, rms_norm, rms_norm_backward, layer_norm,
-               layer_norm_backward, find_out_of_range, embedding, embedding_backward,
-               cross_entropy_terms, cross_entropy_backward, rotary, attention, attention_backward,
-               random_uniform, random_normal, dropout, adamw, sgd);
+  ((table.*kEntries = Entry<kEntries>::RunTimed), ...);
+  return table;
+}
+
+template <auto... kEntries>
+KernelTable MakeMetaTable(EntryList<kEntries...>) {
+  KernelTable table = {};
+  ((table.*kEntries = Entry<kEntries>::DoNothing), ...);
   return table;
 }
 
 }  // namespace
 
 const KernelTable& KernelsFor(Device device) {
-  static const KernelTable cpu = MakeCpuTable();
-  static const KernelTable meta = MakeMetaTable();
+  static const KernelTable cpu = MakeTimedCpuTable(AllEntries());
+  static const KernelTable meta = MakeMetaTable(AllEntries());
   switch (device.kind) {
     case DeviceKind::kCpu:
       return cpu;

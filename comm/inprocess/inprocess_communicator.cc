@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shardmesh/comm/internal/strided_view.h"
+#include "shardmesh/tensor/time_profile.h"
 
 namespace shardmesh::inprocess {
 namespace {
@@ -24,10 +25,15 @@ class PostedWork final : public Work::State {
   void Wait() override {
     if (is_settled_ && !world_->HasFailed()) return;
     is_settled_ = true;  // Also if this throws.
+    const TimeProfile::Span span(context_, TimeKind::kCommunication);
     world_->Wait(*collective_, member_);
   }
 
-  bool IsDone() override { return is_settled_ || world_->Poll(*collective_, member_); }
+  bool IsDone() override {
+    if (is_settled_) return true;
+    const TimeProfile::Span span(context_, TimeKind::kCommunication);
+    return world_->Poll(*collective_, member_);
+  }
 
  private:
   const std::shared_ptr<World> world_;
