@@ -64,13 +64,14 @@ std::string ProgressLine(const StepMetrics& m, int64_t total_steps) {
 }
 
 /// Shares of rank 0's time over all steps but the first, which also makes buffers and decisions.
-std::string DescribeBreakdown(const std::vector<StepMetrics>& steps) {
-  std::vector<std::pair<std::string, double>> parts = steps.back().breakdown_ms;
+std::string DescribeShares(const std::vector<StepMetrics>& steps,
+                           Breakdown StepMetrics::*breakdown) {
+  Breakdown parts = steps.back().*breakdown;
   double total = 0;
   for (size_t p = 0; p < parts.size(); ++p) {
     parts[p].second = 0;
     for (size_t i = steps.size() > 1; i < steps.size(); ++i) {
-      parts[p].second += steps[i].breakdown_ms[p].second;
+      parts[p].second += (steps[i].*breakdown)[p].second;
     }
     total += parts[p].second;
   }
@@ -216,8 +217,9 @@ void Report::OnTrained(const std::vector<std::vector<int64_t>>& memory_peaks) {
   out_ << absl::StrFormat("\nloss: %.4f at first, %.4f nats per byte in the last %d steps\n",
                           steps_.front().loss, MeanLossOfLast(steps_, 5),
                           std::min<size_t>(5, steps_.size()))
-       << absl::StrFormat("time: %d steps in %.1f s; rank 0: %s\n", steps_.size(), seconds,
-                          DescribeBreakdown(steps_))
+       << absl::StrFormat("time: %d steps in %.1f s; rank 0: %s;\n  of that %s\n", steps_.size(),
+                          seconds, DescribeShares(steps_, &StepMetrics::phases),
+                          DescribeShares(steps_, &StepMetrics::activities))
        << "collectives of rank 0 in the last step:\n"
        << DescribeTraffic(steps_.back().traffic) << "peak memory in the last step, MiB:\n"
        << DescribeMemory(memory_peaks) << std::flush;

@@ -24,6 +24,9 @@ struct Traffic {
 using TrafficTotals = std::map<Traffic, CommTrace::Total>;
 TrafficTotals TotalsOf(const CommTrace& trace);
 
+/// Parts of a time: (what, milliseconds).
+using Breakdown = std::vector<std::pair<std::string, double>>;
+
 struct StepMetrics {
   int64_t step = 0;      ///< From 0.
   double loss = 0;       ///< Nats per byte, before this step's update.
@@ -34,8 +37,9 @@ struct StepMetrics {
   double step_ms = 0;
   std::vector<int64_t> peak_bytes;  ///< During the step, one a rank.
   TrafficTotals traffic;            ///< Of rank 0, of this step's work alone.
-  /// Parts of rank 0's wall time: (what, milliseconds).
-  std::vector<std::pair<std::string, double>> breakdown_ms;
+  /// Wall time of this rank, cut in two ways: by phases, in their order, and by what the rank was
+  /// doing (GEMM, other kernels, communication and, for the rest, dispatch).
+  Breakdown phases, activities;
 
   /// {"step", "loss", "grad_norm", "lr", "tokens_per_s", "step_ms", "peak_bytes": [one a rank],
   /// "collectives": {axis: {kind: {"count", "bytes"}}}}, in this order, on one line. What is not

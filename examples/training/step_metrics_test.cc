@@ -25,7 +25,7 @@ StepMetrics Example() {
   metrics.traffic = {{{"tp", "all_reduce", "linear"}, {.count = 2, .bytes = 64}},
                      {{"tp", "all_reduce", "embedding"}, {.count = 1, .bytes = 36}},
                      {{"dp+tp", "all_gather", "linear"}, {.count = 1, .bytes = 5}}};
-  metrics.breakdown_ms = {{"forward", 1.0}};
+  metrics.phases = {{"forward", 1.0}};
   return metrics;
 }
 

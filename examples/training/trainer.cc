@@ -11,6 +11,7 @@
 #include "shardmesh/fsdp/fully_shard.h"
 #include "shardmesh/nn/loss.h"
 #include "shardmesh/optim/clip.h"
+#include "shardmesh/tensor/time_profile.h"
 #include "shardmesh/tp/llama_plan.h"
 #include "shardmesh/tp/parallelize.h"
 
@@ -39,25 +40,39 @@ DType ParameterDType(Precision precision) {
   return precision == Precision::kF64 ? DType::kF64 : DType::kF32;
 }
 
-/// Cuts wall time into named parts.
-class PartsClock {
- public:
-  explicit PartsClock(StepMetrics& metrics) : metrics_(metrics) {}
+using Clock = std::chrono::steady_clock;
 
-  /// The part since the last call is over.
-  void EndOf(const char* part) {
+double Milliseconds(Clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+/// Cuts wall time into phases.
+class PhaseClock {
+ public:
+  explicit PhaseClock(StepMetrics& metrics) : metrics_(metrics) {}
+
+  /// The phase since the last call is over.
+  void EndOf(const char* phase) {
     const Clock::time_point now = Clock::now();
-    const double ms = std::chrono::duration<double, std::milli>(now - begin_).count();
+    const double ms = Milliseconds(now - begin_);
     begin_ = now;
-    metrics_.breakdown_ms.emplace_back(part, ms);
+    metrics_.phases.emplace_back(phase, ms);
     metrics_.step_ms += ms;
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   StepMetrics& metrics_;
   Clock::time_point begin_ = Clock::now();
 };
+
+Breakdown ActivitiesOf(const TimeProfile& profile, double total_ms) {
+  Breakdown activities = {{"GEMM", Milliseconds(profile.time(TimeKind::kGemm))},
+                          {"other kernels", Milliseconds(profile.time(TimeKind::kOtherKernels))},
+                          {"communication", Milliseconds(profile.time(TimeKind::kCommunication))}};
+  for (const auto& [what, ms] : activities) total_ms -= ms;
+  activities.emplace_back("dispatch", total_ms);
+  return activities;
+}
 
 }  // namespace
 
@@ -86,7 +101,8 @@ DTensor Trainer::Loss(const Batch& batch) {
 
 DTensor Trainer::Update(const Batch& batch, StepMetrics& metrics) {
   const CommTrace trace(mesh_);
-  PartsClock clock(metrics);
+  const TimeProfile profile(world_.context());
+  PhaseClock clock(metrics);
   DTensor loss = Loss(batch);
   clock.EndOf("forward and loss");
   Backward(loss);
@@ -95,6 +111,7 @@ DTensor Trainer::Update(const Batch& batch, StepMetrics& metrics) {
   clock.EndOf("clip");
   optimizer_.Step();
   clock.EndOf("optimizer");
+  metrics.activities = ActivitiesOf(profile, metrics.step_ms);
   metrics.traffic = TotalsOf(trace);
   return loss;
 }

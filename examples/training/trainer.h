@@ -37,8 +37,8 @@ class Trainer {
   const optim::AdamW& optimizer() const { return optimizer_; }
 
   /// Trains on the batch of the next step. What it measures besides is not part of the times and
-  /// collectives in the result. Collective; all ranks get the same but for `traffic` and
-  /// `breakdown_ms`, which are their own.
+  /// collectives in the result. Collective; all ranks get the same but for `traffic`,
+  /// `phases` and `activities`, which are their own.
   StepMetrics Step();
 
   /// Peak bytes since the last step began: one row a rank, one column a MemoryCategory. Collective.
