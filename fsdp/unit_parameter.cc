@@ -49,6 +49,7 @@ UnitParameter::UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, in
   sharded_ = ShardedLayout(gathered_, shard_axis);
   exchanges_ = !(sharded_ == gathered_) && mesh.shape().size(shard_axis) > 1;
   parameter_.Place(mesh, sharded_);
+  parameter_.FixPlacement("FullyShard");
 }
 
 void UnitParameter::Prepare(const std::string& unit_name, std::function<void()> on_grad_complete) {

@@ -53,6 +53,11 @@ void Parameter::Place(const DeviceMesh& mesh, const Layout& layout) {
     ThrowInvalid("parameter ", ToString(), " cannot be Partial: ", layout.ToString());
   }
   if (IsPlaced() && state_->layout == layout && state_->mesh == mesh) return;
+  if (!state_->placement_owner.empty()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "parameter ", ToString(), " cannot be placed as ",
+          layout.ToString(), ": ", state_->placement_owner,
+          " relies on its placement and must come after all other changes of it");
+  }
   if (state_->data) {
     if (state_->mesh != mesh) {
       ThrowInvalid("parameter ", ToString(), " has values and cannot go to mesh ", mesh.ToString());

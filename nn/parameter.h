@@ -62,8 +62,11 @@ class Parameter {
   const Layout& layout() const { return state_->layout; }
   /// Sets mesh and layout; if values exist they are moved (collective then; a gradient is dropped).
   /// Errors: throws Error(kInvalidArgument) naming the parameter if the layout is of another shape
-  /// or mesh, or Partial, or if values exist on another mesh.
+  /// or mesh, or Partial, or if values exist on another mesh; Error(kFailedPrecondition) if it is
+  /// another place than FixPlacement has fixed.
   void Place(const DeviceMesh& mesh, const Layout& layout);
+  /// From now on the placement stays as it is, because `owner` (for messages) relies on it.
+  void FixPlacement(std::string owner) { state_->placement_owner = std::move(owner); }
 
   /// Has values.
   bool IsMaterialized() const { return static_cast<bool>(state_->data); }
@@ -98,6 +101,7 @@ class Parameter {
     bool requires_grad = true;
     DeviceMesh mesh;
     Layout layout;
+    std::string placement_owner;  // Empty while the placement may change.
     DTensor data;
     DTensor active;
   };

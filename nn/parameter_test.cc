@@ -176,5 +176,27 @@ TEST(Parameter, NamesItselfInErrors) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+TEST(Parameter, KeepsAPlacementThatSomeoneReliesOn) {
+  const absl::Status status = RunRanks(2, [](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}});
+    const auto layout = [&](Placement placement) {
+      return Layout::Make(mesh.shape(), {placement}, {3, 2});
+    };
+    Parameter parameter({3, 2}, DType::kF32, Init::Normal(0, 1));
+    parameter.set_name("a.b");
+    parameter.Place(mesh, layout(Replicate()));
+    parameter.Place(mesh, layout(Shard(0)));
+    parameter.FixPlacement("TheOwner");
+    parameter.Place(mesh, layout(Shard(0)));  // Changes nothing.
+    const absl::Status refused = Catch([&] { parameter.Place(mesh, layout(Shard(1))); });
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    for (const char* part : {"a.b f32[3,2] [S(0)]", "as [3,2] [S(1)]", "TheOwner relies"}) {
+      EXPECT_THAT(std::string(refused.message()), HasSubstr(part));
+    }
+    EXPECT_EQ(parameter.layout(), layout(Shard(0)));
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 }  // namespace
 }  // namespace shardmesh::nn

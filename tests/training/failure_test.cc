@@ -16,9 +16,12 @@
 #include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/ops.h"
+#include "shardmesh/fsdp/fully_shard.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/clip.h"
 #include "shardmesh/tests/training/llama_run.h"
+#include "shardmesh/tp/llama_plan.h"
+#include "shardmesh/tp/parallelize.h"
 
 namespace shardmesh::testing {
 namespace {
@@ -124,6 +127,18 @@ TEST(TrainingFailure, ARankThatNeverArrivesEndsTheOthersWithinTwiceTheTimeOut) {
   });
   ExpectOthersFail(outcome, 3, 0.8, "3");
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kDeadlineExceeded) << outcome.status;
+}
+
+TEST(TrainingFailure, ParallelizeAfterFullyShardIsRefused) {
+  const absl::Status status = RunRanks(kRanks, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, Options().mesh);
+    nn::Llama model(Options().config);
+    fsdp::FullyShard(model, mesh, {.shard_axis = "dp"});
+    tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(/*sequence_parallel=*/false));
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_NE(status.message().find("FullyShard relies on its placement"), std::string::npos)
+      << status;
 }
 
 }  // namespace

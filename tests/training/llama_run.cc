@@ -121,7 +121,7 @@ absl::StatusOr<LlamaRun> RunLlama(const LlamaRunOptions& options) {
   const absl::Status status =
       RunRanks(static_cast<int>(options.mesh.NumRanks()),
                [&](Communicator& world) { runs[world.rank()] = RunOnRank(world, options); },
-               {.timeout = absl::Minutes(2)});
+               {.timeout = absl::Minutes(2), .synchronous = options.synchronous});
   if (!status.ok()) return status;
   for (size_t rank = 1; rank < runs.size(); ++rank) {
     const std::string difference = Difference(runs[0], runs[rank]);

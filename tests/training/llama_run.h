@@ -38,7 +38,8 @@ struct LlamaRunOptions {
   double beta1 = 0.9, beta2 = 0.95, weight_decay = 0.1;
   double max_norm = 1.0;
   uint64_t seed = 1;
-  std::string weights;  ///< A safetensors file or directory; empty: random.
+  bool synchronous = false;  ///< RunOptions::synchronous.
+  std::string weights;       ///< A safetensors file or directory; empty: random.
   /// Called on every rank at the end of every step.
   std::function<void(const DeviceMesh& mesh, nn::Llama& model, int step)> after_step;
 };

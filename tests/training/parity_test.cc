@@ -146,6 +146,23 @@ TEST_P(Parity, TheSameMeshTwiceGivesTheSameBits) {
   ExpectSameBits(second.final, first.final, options.mesh);
 }
 
+// All ranks post their collectives of all groups in one order: else waiting for each where it is
+// posted would be a deadlock.
+TEST_P(Parity, WaitingForEachCollectiveWhereItIsPostedGivesTheSameBits) {
+  LlamaRunOptions options = Options({{"dp_replicate", 2}, {"dp", 2}, {"tp", 2}}, GetParam());
+  options.steps = 3;
+  for (const bool sequence_parallel : {false, true}) {
+    options.sequence_parallel = sequence_parallel;
+    options.synchronous = false;
+    const LlamaRun expected = Train(options);
+    options.synchronous = true;
+    const LlamaRun run = Train(options);
+    EXPECT_EQ(run.losses, expected.losses);
+    EXPECT_EQ(run.grad_norms, expected.grad_norms);
+    ExpectSameBits(run.final, expected.final, options.mesh);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, Parity, ::testing::Values(DType::kF32, DType::kF64),
                          [](const auto& info) { return std::string(Name(info.param)); });
 
