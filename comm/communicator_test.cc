@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/comm/internal/operands.h"
 #include "shardmesh/comm/run_ranks.h"
 
 namespace shardmesh {
@@ -208,6 +209,25 @@ TEST(Observer, SeesTheBytesOfEveryKindAsDocumented) {
     EXPECT_EQ(EventOf(world, [&] { world.Barrier("end"); }),
               (SeenEvent{"world", "barrier", "end", 3, 0}));
   });
+}
+
+TEST(BytesSent, ArePastThoseOfAnInt) {
+  // On meta: sizes without memory. 2^29 f32 are 2^31 bytes, the first number that an int does not
+  // hold.
+  constexpr int64_t kCount = int64_t{1} << 29;
+  ExecutionContext context(Device::Meta());
+  const auto of = [&](int64_t count) { return Tensor::Empty(context, {count}, DType::kF32); };
+  const internal::CallSite site = {"kind", "op", "world", /*rank=*/1, /*size=*/3, Device::Meta()};
+  const AllGatherItem gather = {of(kCount), {of(5), of(kCount), of(7)}};
+  EXPECT_EQ(internal::BytesSent(site, {&gather, 1}), 2 * kCount * 4);
+  const ReduceScatterItem scatter = {{of(kCount), of(5), of(kCount + 1)}, of(5)};
+  EXPECT_EQ(internal::BytesSent(site, {&scatter, 1}), (2 * kCount + 1) * 4);
+  const AllReduceItem sum = {of(kCount + 1), of(kCount + 1)};  // Three chunks of a third.
+  EXPECT_EQ(internal::BytesSent(site, {&sum, 1}), (kCount + 1 + (kCount + 1) / 3) * 4);
+  const AllToAllItem exchange = {{of(kCount), of(5), of(3)}, {of(1), of(5), of(2)}};
+  EXPECT_EQ(internal::BytesSent(site, {&exchange, 1}), (kCount + 3) * 4);
+  const Tensor tensors[] = {of(kCount), of(5)};
+  EXPECT_EQ(internal::BytesSent(site, tensors, /*root=*/1), 2 * (kCount + 5) * 4);
 }
 
 TEST(Observer, SeesAllGroupsOfItsRankButThoseOfOneMember) {

@@ -316,6 +316,35 @@ TEST(ReduceScatter, TargetMayBeTheOwnPartOfTheSources) {
   });
 }
 
+TEST(ReduceScatter, ReadsAndWritesPastTwoGibibytes) {
+  EXPECT_EQ(RunWorld(2,
+                     [](Communicator& world) {
+                       // Hardly any of this memory is touched.
+                       constexpr int64_t kMiddle = int64_t{1} << 29;  // At byte 2^31.
+                       const Tensor memory =
+                           Tensor::Empty(world.context(), {kMiddle + 3000}, DType::kF32);
+                       ReduceScatterItem item;
+                       item.sources = {memory.Narrow(0, kMiddle - 500, 1001),
+                                       memory.Narrow(0, kMiddle + 600, 7)};
+                       item.target = memory.Narrow(0, kMiddle + 700, world.rank() == 0 ? 1001 : 7);
+                       for (int m = 0; m < 2; ++m) {
+                         testing::ForEach<float>(item.sources[m], [&](int64_t i, float& x) {
+                           x = Sample<float>(SeedOf(world.rank(), m), i);
+                         });
+                       }
+                       world.ReduceScatter({item}, ReduceOp::kSum, "test").Wait();
+                       ExpectElements<float>(
+                           item.target,
+                           [&](int64_t i) {
+                             return Reduced<float>(ReduceOp::kSum, 2, [&](int m) {
+                               return Sample<float>(SeedOf(m, world.rank()), i);
+                             });
+                           },
+                           "past 2 GiB");
+                     }),
+            absl::OkStatus());
+}
+
 TEST(AllReduce, TakesStridedTensorsInBatchesAndInPlace) {
   OnEveryWorld([](Communicator& world) {
     for (const Form source_form : kForms) {

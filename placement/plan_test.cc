@@ -218,6 +218,21 @@ TEST(MakePlan, BytesOfEvenCollectivesAreTheTextbookFractions) {
   EXPECT_EQ(MakePlan(Make({Partial(), Partial()}), whole).bytes_sent, bytes * 14 / 8);
 }
 
+TEST(MakePlan, BytesDoNotEndAtThoseOfAnInt) {
+  // 2^31 bytes of f32, the first number that an int does not hold, and far more.
+  const MeshShape mesh = {{"x", 2}};
+  for (const int64_t n : {int64_t{1} << 29, (int64_t{1} << 29) + 1, int64_t{1} << 40}) {
+    const auto make = [&](Placement placement) { return Layout::Make(mesh, {placement}, {n}); };
+    const int64_t own = (n + 1) / 2;
+    EXPECT_EQ(make(Shard(0)).LocalBox({1}), (Box{{own}, {n}}));
+    const Plan scatter = MakePlan(make(Partial()), make(Shard(0)));
+    EXPECT_EQ(scatter.bytes_sent, 4 * (n - own)) << scatter;
+    EXPECT_EQ(scatter.peak_bytes, 4 * (n + own)) << scatter;
+    EXPECT_EQ(MakePlan(make(Shard(0)), make(Replicate())).bytes_sent, 4 * own);
+    EXPECT_EQ(MakePlan(make(Partial()), make(Replicate())).bytes_sent, 4 * n);
+  }
+}
+
 TEST(MakePlan, SlowLinksAreNotMergedWithFastOnes) {
   // Gathered apart, the slow axis carries one part in four of the result; merged, all of it would
   // go at its pace.

@@ -64,6 +64,21 @@ TEST(Reduce, WritesItsRangeAlone) {
   });
 }
 
+TEST(Reduce, ReachesElementsPastTwoGibibytes) {
+  ExecutionContext context;
+  // Hardly any of this memory is touched.
+  constexpr int64_t kMiddle = int64_t{1} << 29;  // At byte 2^31.
+  const Tensor whole = Tensor::Empty(context, {kMiddle + 1000}, DType::kF32);
+  const Tensor part = whole.Narrow(0, kMiddle - 1000, 2000);
+  testing::ForEach<float>(part, [](int64_t i, float& x) { x = Sample<float>(1, i); });
+  const Tensor row = SampleTensor<float>(context, Form::kContiguous, {1}, 2);
+  Reduce(ReduceOp::kSum, DType::kF32, ViewsOf({whole, row.Expand({kMiddle + 1000})}),
+         ViewsOf({whole}), kMiddle - 1000, 2000);
+  testing::ForEach<float>(part, [](int64_t i, float x) {
+    EXPECT_EQ(x, Sample<float>(1, i) + Sample<float>(2, 0)) << i;
+  });
+}
+
 TEST(Reduce, TargetsMayBeTheSources) {
   ExecutionContext context;
   for (const Form form : kForms) {

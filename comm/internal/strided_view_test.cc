@@ -94,5 +94,32 @@ TEST(StridedView, CopiesMoreThanATileBetweenStridedTensors) {
   EXPECT_EQ(to.ToVector<double>(), testing::Samples<double>(5, from.NumElements()));
 }
 
+TEST(StridedView, ReachesElementsPastTwoGibibytes) {
+  ExecutionContext context;
+  // Hardly any of this memory is touched.
+  constexpr int64_t kMiddle = int64_t{1} << 29;  // At byte 2^31.
+  const Tensor whole = Tensor::Empty(context, {kMiddle + 64}, DType::kF32);
+  const Tensor part = whole.Narrow(0, kMiddle - 32, 96);
+  testing::ForEach<float>(part, [](int64_t i, float& x) { x = Sample<float>(1, i); });
+  std::vector<float> packed(96);
+  StridedView(whole).Pack(kMiddle - 32, 96, packed.data());
+  EXPECT_EQ(packed, testing::Samples<float>(1, 96));
+
+  // Every second element from the second on.
+  const Tensor odd = whole.TryView({kMiddle / 2 + 32, 2})->Narrow(1, 1, 1);
+  const std::vector<float> other = testing::Samples<float>(2, 48);
+  StridedView(odd).Unpack(other.data(), kMiddle / 2 - 16, 48);
+  testing::ForEach<float>(part, [](int64_t i, float x) {
+    EXPECT_EQ(x, i % 2 == 1 ? Sample<float>(2, i / 2) : Sample<float>(1, i)) << i;
+  });
+
+  // More elements than an int counts.
+  const Tensor row = SampleTensor<float>(context, Form::kContiguous, {1, 7}, 3);
+  const StridedView rows(row.Expand({int64_t{1} << 32, 7}));
+  EXPECT_EQ(rows.elements(), 7 * (int64_t{1} << 32));
+  rows.Pack(7 * ((int64_t{1} << 31) + 1) + 3, 96, packed.data());
+  for (int64_t i = 0; i < 96; ++i) EXPECT_EQ(packed[i], Sample<float>(3, (i + 3) % 7));
+}
+
 }  // namespace
 }  // namespace shardmesh::internal
