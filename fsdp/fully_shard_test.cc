@@ -302,9 +302,14 @@ TEST(FullyShard, AccumulatesMicroBatchesWithoutCommunication) {
   }));
 }
 
-// Case 40.
+// Makes a gradient hook of a value throw.
+void ThrowInBackward(DTensor x) {
+  x.RegisterGradHook([](const DTensor&) -> DTensor { throw std::runtime_error("in backward"); });
+}
+
 TEST(FullyShard, AnExceptionInAStepLeavesTheModuleUsable) {
-  for (const bool in_backward : {false, true}) {
+  enum class Where { kForward, kBeginOfBackward, kMiddleOfBackward };
+  for (const Where where : {Where::kForward, Where::kBeginOfBackward, Where::kMiddleOfBackward}) {
     ExpectOk(RunRanks(3, [&](Communicator& world) {
       DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 3}});
       Tower good, bad;
@@ -317,16 +322,28 @@ TEST(FullyShard, AnExceptionInAStepLeavesTheModuleUsable) {
         Step(good, mesh, good_optimizer, step);
         Step(bad, mesh, bad_optimizer, step);
       }
-      if (in_backward) {
+      bool hook_outputs = false;
+      bad.blocks[1]->AddForwardHook([&](nn::Module&, const nn::Module::Inputs&, DTensor& output) {
+        if (hook_outputs) ThrowInBackward(output);
+      });
+      if (where == Where::kBeginOfBackward) {
         DTensor x = Batch(mesh, 5, 7);
         x.SetRequiresGrad();
         DTensor y = (*bad.blocks[0])(x);  // Not the root: gathered by a tree of its own.
         (void)y;
         DTensor loss = LossOf(bad, mesh, 5);
         DTensor poisoned = Add(loss, Sum(Mul(x, 0.0)));
-        x.RegisterGradHook(
-            [](const DTensor&) -> DTensor { throw std::runtime_error("in backward"); });
+        ThrowInBackward(x);
         EXPECT_THROW(Backward(poisoned), std::runtime_error);
+      } else if (where == Where::kMiddleOfBackward) {
+        // The head and the last block have their gradients; theirs are under way to the shards.
+        hook_outputs = true;
+        const DTensor loss = LossOf(bad, mesh, 5);
+        hook_outputs = false;
+        EXPECT_THROW(Backward(loss), std::runtime_error);
+        for (const nn::Parameter& parameter : bad.Parameters()) {
+          EXPECT_FALSE(parameter.data().grad()) << parameter.name();
+        }
       } else {
         bad.blocks[1]->in_forward = [] { throw std::runtime_error("in forward"); };
         EXPECT_THROW(LossOf(bad, mesh, 5), std::runtime_error);
