@@ -21,6 +21,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const MeshShape kTwo = {{"x", 2}};
 const MeshShape kFour = {{"x", 4}};
@@ -83,7 +84,9 @@ TEST(FromLocal, RefusesUnevenShardsThatAreNotChunks) {
         ErrorOf([&] {
           FromLocal(mesh, local, {2, 14}, {Shard(1)});
         }),
-        AllOf(HasSubstr("rank 0"), HasSubstr("[2,2]"), HasSubstr("[2,4]"), HasSubstr("[2,14]")));
+        AllOf(HasSubstr("f64[2,14] [S(1)]"), HasSubstr("rank 0 passed [2,2] instead of [2,4]"),
+              HasSubstr("rank 1 passed [2,3] instead of [2,4]"), Not(HasSubstr("rank 2")),
+              HasSubstr("rank 3 passed [2,5] instead of [2,2]")));
   });
 }
 

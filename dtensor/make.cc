@@ -11,6 +11,7 @@
 namespace shardmesh {
 namespace {
 
+constexpr int kMisfitsNamed = 8;  // In one message.
 constexpr Op kFromLocal{"from_local"};
 constexpr Op kFullTensor{"full_tensor"};
 constexpr Op kRedistribute{"redistribute"};
@@ -52,15 +53,21 @@ void CompareAcrossRanks(const DeviceMesh& mesh, const Tensor& local, const Layou
                    "this rank passed ", arguments);
     }
   }
+  std::string misfits;
+  int num_misfits = 0;
   for (int r = 0; r < group.size(); ++r) {
     const Dims shape(
         std::span<const int64_t>(passed[r].data() + 2, static_cast<size_t>(passed[r][1])));
     const Dims expected = layout.LocalShape(mesh.shape().CoordOf(r));
-    if (!(shape == expected)) {
-      ThrowInvalid("FromLocal: rank ", r, " passed a local tensor of shape ", shape.ToString(),
-                   ", but its box of ", arguments, " has shape ", expected.ToString());
-    }
+    if (shape == expected || ++num_misfits > kMisfitsNamed) continue;
+    absl::StrAppend(&misfits, misfits.empty() ? "" : ", ", "rank ", r, " passed ", shape.ToString(),
+                    " instead of ", expected.ToString());
   }
+  if (num_misfits == 0) return;
+  if (num_misfits > kMisfitsNamed)
+    absl::StrAppend(&misfits, ", and ", num_misfits - kMisfitsNamed, " other ranks");
+  ThrowInvalid("FromLocal: local tensors do not have the shapes of the boxes of ", arguments, ": ",
+               misfits);
 }
 
 // A sum of several ranks' summands is needed along axes where the caller said so.
