@@ -11,6 +11,8 @@
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/runtime.h"
 #include "shardmesh/dtensor/testing/global_value.h"
+#include "shardmesh/nn/parameter.h"
+#include "shardmesh/optim/adamw.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::testing {
@@ -56,6 +58,45 @@ TEST(DecisionCache, IsConstantAfterTheSecondStep) {
     EXPECT_GT(decisions, 10u);
     EXPECT_EQ(static_cast<int64_t>(decisions), misses);
     for (int64_t step = 3; step <= 200; ++step) Step(mesh, weights, step);
+    EXPECT_EQ(runtime.num_decisions(), decisions);
+    EXPECT_EQ(runtime.num_plans(), plans);
+    EXPECT_EQ(runtime.decision_misses(), misses);
+  });
+}
+
+TEST(DecisionCache, IsConstantOverAThousandAdamSteps) {
+  // Seen elsewhere: the learning rate and the count of steps are part of the key.
+  OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) {
+    std::vector<nn::Parameter> parameters;
+    const auto make = [&](const Dims& shape, std::initializer_list<Placement> placements) {
+      nn::Parameter parameter(shape, DType::kF64, nn::Init::Normal(0, 1));
+      parameter.set_name("p" + std::to_string(parameters.size()));
+      parameter.Place(mesh, Layout::Make(mesh.shape(), placements, shape));
+      parameter.Materialize(1);
+      parameters.push_back(parameter);
+    };
+    make({8, 6}, {Shard(0), Shard(0)});
+    make({8}, {Shard(0), Replicate()});
+    make({7, 8}, {Shard(0), Shard(1)});
+    make({7}, {Replicate(), Shard(0)});
+    optim::AdamW optimizer(parameters);
+    const Runtime& runtime = Runtime::Of(mesh);
+    size_t decisions = 0, plans = 0;
+    int64_t misses = 0;
+    for (int64_t step = 1; step <= 1000; ++step) {
+      const DTensor x = Place(mesh, {Shard(0), Replicate()}, Values({5, 6}, step));
+      const DTensor h = RmsNorm(Silu(Linear(x, parameters[0].data())), parameters[1].data(), 1e-6);
+      Backward(Mean(Square(Linear(h, parameters[2].data(), parameters[3].data()))));
+      optimizer.set_lr(0.1 / static_cast<double>(step));
+      optimizer.Step();
+      if (step == 2) {
+        decisions = runtime.num_decisions();
+        plans = runtime.num_plans();
+        misses = runtime.decision_misses();
+      }
+    }
+    for (const optim::AdamW::State& state : optimizer.states()) EXPECT_EQ(state.step, 1000);
+    EXPECT_GT(decisions, 5u);
     EXPECT_EQ(runtime.num_decisions(), decisions);
     EXPECT_EQ(runtime.num_plans(), plans);
     EXPECT_EQ(runtime.decision_misses(), misses);
