@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shards of parameters of every small extent, on meshes that mostly do not divide it: their
-// lengths, their initial numbers, what is gathered of them and where their gradients go.
+// Shards of parameters of every small extent, on meshes that mostly do not divide it, some of which
+// tensor parallelism has split before: their lengths, their initial numbers, what is gathered of
+// them and where their gradients go.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shardmesh/comm/run_ranks.h"
@@ -21,7 +23,6 @@ namespace {
 
 constexpr int64_t kLargest = 40;
 constexpr int64_t kRows = 6;
-constexpr int kMaxRanks = 11;
 
 // A parameter of each extent 0 .. 40, all in one unit; the sum of their products with the first
 // columns of the input.
@@ -56,28 +57,50 @@ struct Values {
 // Element (i, j) of the input: an integer, so that sums over ranks are exact.
 double InputAt(int64_t i, int64_t j) { return static_cast<double>((i * 37 + j * 11) % 23) - 9; }
 
-Values RunOnRank(Communicator& world) {
-  const int p = world.size();
-  const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", p}});
+struct Range {
+  int64_t begin, end;
+};
+
+// Chunk `index` of `count` by ceil(length / count) elements each.
+Range ChunkOf(Range whole, int64_t index, int64_t count) {
+  const int64_t chunk = (whole.end - whole.begin + count - 1) / count;
+  const int64_t begin = std::min(whole.end, whole.begin + chunk * index);
+  return {begin, std::min(whole.end, begin + chunk)};
+}
+
+// `shape` is {dp} or {dp, tp}; tp splits the parameters first.
+Values RunOnRank(Communicator& world, const MeshShape& shape) {
+  const DeviceMesh mesh = DeviceMesh::Create(world, shape);
+  const bool has_tp = shape.num_axes() == 2;
   AllExtents module;
+  std::vector<Placement> of_input = {shardmesh::Shard(0)};
+  if (has_tp) {
+    of_input.push_back(Replicate());
+    for (nn::Parameter parameter : module.Parameters()) {
+      parameter.Place(mesh,
+                      Layout::Make(shape, {Replicate(), shardmesh::Shard(0)}, parameter.shape()));
+    }
+  }
   FullyShard(module, mesh);
   module.Initialize(/*seed=*/7);
   Values values;
   for (const nn::Parameter& parameter : module.Parameters()) {
-    const int64_t n = parameter.shape()[0];
-    const int64_t chunk = (n + p - 1) / p;
-    const int64_t begin = std::min(n, chunk * world.rank());
-    EXPECT_EQ(parameter.data().local().shape(), Dims{std::min(n, begin + chunk) - begin})
-        << n << " over " << p;
-    values.initial.push_back(FullTensor(parameter.data()).ToVector<double>());
+    Range own = {0, parameter.shape()[0]};
+    if (has_tp) own = ChunkOf(own, mesh.coord()[1], shape.size(1));
+    own = ChunkOf(own, mesh.coord()[0], shape.size(0));
+    const std::vector<double> whole = FullTensor(parameter.data()).ToVector<double>();
+    EXPECT_EQ(parameter.data().local().ToVector<double>(),
+              std::vector<double>(whole.begin() + own.begin, whole.begin() + own.end))
+        << parameter.ToString();
+    values.initial.push_back(whole);
   }
-  const DTensor x = FromBoxes(mesh, {kRows, kLargest}, DType::kF64, {shardmesh::Shard(0)},
-                              [](const Box& box, Tensor& local) {
-                                double* out = local.data<double>();
-                                for (int64_t i = box.begin[0]; i < box.end[0]; ++i) {
-                                  for (int64_t j = 0; j < kLargest; ++j) *out++ = InputAt(i, j);
-                                }
-                              });
+  const DTensor x =
+      FromBoxes(mesh, {kRows, kLargest}, DType::kF64, of_input, [](const Box& box, Tensor& local) {
+        double* out = local.data<double>();
+        for (int64_t i = box.begin[0]; i < box.end[0]; ++i) {
+          for (int64_t j = 0; j < kLargest; ++j) *out++ = InputAt(i, j);
+        }
+      });
   const DTensor y = module(x);
   Backward(y);
   values.output = Item(y);
@@ -94,17 +117,24 @@ TEST(FullyShard, ParametersOfEveryExtentAreThoseOfOneRank) {
   for (int64_t i = 0; i < kRows; ++i) {
     for (int64_t j = 0; j < kLargest; ++j) column_sums[j] += InputAt(i, j);
   }
-  for (int p = 1; p <= kMaxRanks; ++p) {
-    const absl::Status status = RunRanks(p, [&](Communicator& world) {
-      const Values values = RunOnRank(world);
-      if (p == 1) expected = values;
-      EXPECT_EQ(values.initial, expected.initial) << p;
-      EXPECT_NEAR(values.output, expected.output, 1e-9) << p;
+  std::vector<MeshShape> meshes;
+  for (int p = 1; p <= 11; ++p) meshes.push_back({{"dp", p}});
+  for (const auto& [dp, tp] : {std::pair(2, 2), {3, 2}, {4, 2}, {2, 3}, {5, 3}}) {
+    meshes.push_back({{"dp", dp}, {"tp", tp}});
+  }
+  for (const MeshShape& mesh : meshes) {
+    SCOPED_TRACE(mesh.ToString());
+    const auto run = [&](Communicator& world) {
+      const Values values = RunOnRank(world, mesh);
+      if (mesh.NumRanks() == 1) expected = values;
+      EXPECT_EQ(values.initial, expected.initial) << mesh;
+      EXPECT_NEAR(values.output, expected.output, 1e-9) << mesh;
       for (int64_t n = 0; n <= kLargest; ++n) {
         const std::vector<double> gradient(column_sums.begin(), column_sums.begin() + n);
-        EXPECT_EQ(values.gradients[n], gradient) << n << " over " << p;
+        EXPECT_EQ(values.gradients[n], gradient) << n << " on " << mesh;
       }
-    });
+    };
+    const absl::Status status = RunRanks(static_cast<int>(mesh.NumRanks()), run);
     EXPECT_TRUE(status.ok()) << status;
   }
   EXPECT_NE(expected.output, 0);
