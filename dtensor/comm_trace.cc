@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/dtensor/comm_trace.h"
 
+#include <algorithm>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "shardmesh/base/error.h"
 
 namespace shardmesh {
 
@@ -17,8 +20,27 @@ void CommTrace::OnCollective(const CollectiveEvent& event) {
       {std::string(event.group), std::string(event.kind), std::string(event.op), event.bytes_sent});
 }
 
+void CommTrace::CheckNames(std::string_view axis, std::string_view kind) const {
+  constexpr std::string_view kKinds[] = {"",           "all_gather", "reduce_scatter",
+                                         "all_reduce", "all_to_all", "broadcast"};
+  if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds)) {
+    ThrowInvalid("CommTrace: '", absl::string_view(kind.data(), kind.size()),
+                 "' is no kind of collective");
+  }
+  if (axis.empty()) return;
+  for (const Event& event : events_) {
+    if (event.axis == axis) return;
+  }
+  for (const absl::string_view part :
+       absl::StrSplit(absl::string_view(axis.data(), axis.size()), '+')) {
+    if (mesh_.shape().Has(std::string_view(part.data(), part.size()))) continue;
+    ThrowInvalid("CommTrace: '", part, "' is no axis of mesh ", mesh_.ToString());
+  }
+}
+
 CommTrace::Total CommTrace::Sum(std::string_view axis, std::string_view kind,
                                 std::string_view op) const {
+  CheckNames(axis, kind);
   Total total;
   for (const Event& event : events_) {
     if ((axis.empty() || event.axis == axis) && (kind.empty() || event.kind == kind) &&

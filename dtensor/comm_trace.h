@@ -39,6 +39,8 @@ class CommTrace : public CollectiveObserver {
   CommTrace& operator=(const CommTrace&) = delete;
 
   /// Empty strings match anything. Merged axes are one axis named "a+b".
+  /// Errors: throws Error(kInvalidArgument) for a kind that does not exist, and for an axis that is
+  /// neither one of the mesh nor in any event: a misspelt name must not count nothing.
   Total Sum(std::string_view axis = "", std::string_view kind = "", std::string_view op = "") const;
   int64_t Count(std::string_view axis = "", std::string_view kind = "",
                 std::string_view op = "") const {
@@ -57,6 +59,8 @@ class CommTrace : public CollectiveObserver {
   void OnCollective(const CollectiveEvent& event) override;
 
  private:
+  void CheckNames(std::string_view axis, std::string_view kind) const;
+
   DeviceMesh mesh_;
   std::vector<Event> events_;
 };

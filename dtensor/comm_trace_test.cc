@@ -134,6 +134,22 @@ TEST(CommTrace, NamesAxesAndMergedAxesAndLeavesOutThoseOfOneRank) {
   });
 }
 
+TEST(CommTrace, RefusesNamesThatCanCountNothing) {
+  OnMesh({{"dp", 2}, {"tp", 1}}, [](const DeviceMesh& mesh) {
+    const CommTrace trace(mesh);
+    EXPECT_EQ(trace.Count("dp", "all_gather"), 0);
+    EXPECT_EQ(trace.Count("tp+dp"), 0);
+    EXPECT_EQ(ErrorOf([&] { trace.Count("dp", "all-gather"); }),
+              "CommTrace: 'all-gather' is no kind of collective");
+    EXPECT_EQ(ErrorOf([&] { trace.Bytes("pp"); }),
+              "CommTrace: 'pp' is no axis of mesh [dp=2, tp=1]");
+    EXPECT_NE(ErrorOf([&] { trace.Sum("dp+"); }), "");
+    EXPECT_NE(ErrorOf([&] { trace.Count("world"); }), "");
+    // A group of the world that is no axis is known once it has been seen.
+    mesh.Whole().Barrier();
+  });
+}
+
 TEST(CommTrace, OneAllToAllWhereOneAxisMovesItsShard) {
   // Seen elsewhere: two all-gathers.
   const MeshShape mesh_shape = {{"a", 2}, {"b", 2}};
@@ -181,8 +197,7 @@ TEST(CommTrace, SeesNothingOfOtherRanks) {
   });
 }
 
-// ---- moves that several uses need
-// ---------------------------------------------------------------------------------
+// ---- moves that several uses need ---------------------------------------------------------------
 
 // Three projections of one value, as a decoder block makes them.
 struct Projections {
@@ -270,8 +285,7 @@ TEST(Moves, OfAPartialThatSeveralUsesNeedAreMadeOnce) {
   });
 }
 
-// ---- ops that must not communicate, or just so much
-// -----------------------------------------------------------------
+// ---- ops that must not communicate, or just so much ---------------------------------------------
 
 TEST(Ops, CommunicateAsTheirRulesSay) {
   using Leaf = std::function<DTensor(Placement placement, const Dims& shape)>;

@@ -38,27 +38,32 @@ Call::Call(const Op& op, std::span<const DTensor* const> operands)
   key_.Add(&op);
   for (const DTensor* operand : operands_) {
     key_.Add(operand->layout().id());
-    key_.Add(static_cast<uint64_t>(operand->dtype()));
+    key_.Add(operand->dtype());
   }
+  for (const int coordinate : mesh().coord()) key_.Add(coordinate);
 }
 
-const Propagation& Call::DecideAnew(const OpRule& op_rule) {
+const Decision& Call::DecideAnew(const OpRule& op_rule) {
   absl::InlinedVector<Layout, 4> layouts;
   for (const DTensor* operand : operands_) layouts.push_back(operand->layout());
   const MovePrice price = [&](const Layout& from, const Layout& to, int operand) {
     return runtime_.GetPlan(from, to, SizeOf(operands_[operand]->dtype())).seconds;
   };
-  return runtime_.AddDecision(
-      key_,
+  Decision decision = {
       Propagate(op_.name, op_rule.rule, std::span<const Layout>(layouts.data(), layouts.size()),
-                op_rule.output_shapes, price));
+                op_rule.output_shapes, price),
+      {}};
+  for (const Layout& output : decision.propagation.outputs) {
+    decision.output_shapes.push_back(output.LocalShape(mesh().coord()));
+  }
+  return runtime_.AddDecision(key_, std::move(decision));
 }
 
 void Call::MoveOperands() {
   moved_.resize(operands_.size());
   for (size_t i = 0; i < operands_.size(); ++i) {
     internal::DTensorImpl& impl = *operands_[i]->impl();
-    const Layout& target = decision_->inputs[i];
+    const Layout& target = decision_->propagation.inputs[i];
     if (target == impl.layout) continue;
     const int64_t version = impl.local.storage()->version();
     std::erase_if(impl.moved, [&](const auto& moved) { return moved.version != version; });
@@ -72,11 +77,17 @@ void Call::MoveOperands() {
 }
 
 DTensor Call::input(int operand) const {
-  return DTensor(mesh(), decision_->inputs[operand], local(operand));
+  return DTensor(mesh(), decision_->propagation.inputs[operand], local(operand));
 }
 
 DTensor Call::Result(Tensor local, int result, bool may_write) const {
-  DTensor tensor(mesh(), decision_->outputs[result], std::move(local));
+  const Layout& layout = output_layout(result);
+  if (!(local.shape() == decision_->output_shapes[result])) {
+    Throw(absl::StatusCode::kInternal, op_.name, ": result ", result, " is ", local.ToString(),
+          ", but this rank's box of ", layout.ToString(), " has the shape ",
+          decision_->output_shapes[result].ToString());
+  }
+  DTensor tensor(mesh(), layout, std::move(local));
   tensor.impl()->may_write = may_write;
   return tensor;
 }

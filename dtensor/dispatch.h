@@ -69,7 +69,7 @@ class Call {
   void Decide(MakeRule&& make_rule) {
     decision_ = runtime_.FindDecision(key_);
     if (decision_ == nullptr) decision_ = &DecideAnew(make_rule());
-    if (decision_->has_moves) MoveOperands();
+    if (decision_->propagation.has_moves) MoveOperands();
   }
 
   const Op& op() const { return op_; }
@@ -82,11 +82,16 @@ class Call {
   }
   /// The operand in the decided layout, outside the graph: what backward should save.
   DTensor input(int operand) const;
-  Box InputBox(int operand) const { return decision_->inputs[operand].LocalBox(mesh().coord()); }
-  const Layout& output_layout(int result = 0) const { return decision_->outputs[result]; }
+  Box InputBox(int operand) const {
+    return decision_->propagation.inputs[operand].LocalBox(mesh().coord());
+  }
+  const Layout& output_layout(int result = 0) const {
+    return decision_->propagation.outputs[result];
+  }
 
-  /// Wraps a result. `may_write` is false where it may share memory with an operand in a way that
-  /// in-place ops must not see.
+  /// Wraps a result, of the shape of this rank's box; Error(kInternal) naming both shapes if it is
+  /// not, which is a fault of the op. `may_write` is false where it may share memory with an
+  /// operand in a way that in-place ops must not see.
   DTensor Result(Tensor local, int result = 0, bool may_write = true) const;
 
   /// Whether Record would record.
@@ -103,7 +108,7 @@ class Call {
   }
 
  private:
-  const Propagation& DecideAnew(const OpRule& op_rule);
+  const Decision& DecideAnew(const OpRule& op_rule);
   void MoveOperands();
   void Attach(std::shared_ptr<Node> node, std::initializer_list<DTensor*> results);
 
@@ -111,7 +116,7 @@ class Call {
   absl::InlinedVector<const DTensor*, 4> operands_;
   Runtime& runtime_;
   DecisionKey key_;
-  const Propagation* decision_ = nullptr;
+  const Decision* decision_ = nullptr;
   absl::InlinedVector<Tensor, 4> moved_;  // Empty if nothing moved.
 };
 

@@ -17,11 +17,18 @@ DTensor::DTensor(DeviceMesh mesh, Layout layout, Tensor local) {
       std::make_shared<internal::DTensorImpl>(std::move(mesh), layout, std::move(local), runtime);
 }
 
-DType DTensor::dtype() const { return impl_->local.dtype(); }
-const Layout& DTensor::layout() const { return impl_->layout; }
-const DeviceMesh& DTensor::mesh() const { return impl_->mesh; }
-const Tensor& DTensor::local() const { return impl_->local; }
-Box DTensor::LocalBox() const { return impl_->layout.LocalBox(impl_->mesh.coord()); }
+internal::DTensorImpl& DTensor::Checked() const {
+  if (impl_ == nullptr) {
+    Throw(absl::StatusCode::kFailedPrecondition, "a DTensor that is no tensor was used as one");
+  }
+  return *impl_;
+}
+
+DType DTensor::dtype() const { return Checked().local.dtype(); }
+const Layout& DTensor::layout() const { return Checked().layout; }
+const DeviceMesh& DTensor::mesh() const { return Checked().mesh; }
+const Tensor& DTensor::local() const { return Checked().local; }
+Box DTensor::LocalBox() const { return layout().LocalBox(mesh().coord()); }
 
 DTensor& DTensor::SetRequiresGrad(bool requires_grad) {
   if (!IsLeaf()) {
@@ -35,9 +42,9 @@ DTensor& DTensor::SetRequiresGrad(bool requires_grad) {
   return *this;
 }
 
-bool DTensor::RequiresGrad() const { return impl_->requires_grad; }
-bool DTensor::IsLeaf() const { return impl_->grad_fn == nullptr; }
-const DTensor& DTensor::grad() const { return impl_->grad; }
+bool DTensor::RequiresGrad() const { return Checked().requires_grad; }
+bool DTensor::IsLeaf() const { return Checked().grad_fn == nullptr; }
+const DTensor& DTensor::grad() const { return Checked().grad; }
 
 void DTensor::SetGrad(DTensor grad) {
   if (grad) {
@@ -46,11 +53,11 @@ void DTensor::SetGrad(DTensor grad) {
       ThrowInvalid("SetGrad: gradient ", grad.ToString(), " does not fit ", ToString());
     }
   }
-  impl_->grad = std::move(grad);
+  Checked().grad = std::move(grad);
 }
 
 DTensor DTensor::Detach() const {
-  DTensor result(impl_->mesh, impl_->layout, impl_->local);
+  DTensor result(mesh(), layout(), local());
   result.impl_->may_write = impl_->may_write;
   return result;
 }

@@ -29,9 +29,10 @@ namespace internal {
 struct DTensorImpl;
 }
 
+/// Belongs to one rank and its thread.
 class DTensor {
  public:
-  /// No tensor; only bool and assignment are allowed.
+  /// No tensor: bool and assignment; anything else throws Error(kFailedPrecondition).
   DTensor() = default;
   /// Internal: `local` must be this rank's box of `layout`. Users call Distribute, FromLocal or a
   /// factory.
@@ -41,7 +42,11 @@ class DTensor {
 
   const Dims& shape() const { return layout().global_shape(); }  ///< Global.
   int rank() const { return shape().size(); }                    ///< Number of dims.
-  int64_t dim(int index) const { return shape()[index < 0 ? index + rank() : index]; }
+  /// Extent of a global dim; -1 is the last. Throws Error(kInvalidArgument) if there is no such.
+  int64_t dim(int index) const {
+    if (index < 0 || index >= rank()) index = NormalizeDim(index, rank(), "dim");
+    return shape()[index];
+  }
   int64_t NumElements() const { return shape().NumElements(); }
   DType dtype() const;
   const Layout& layout() const;
@@ -57,6 +62,9 @@ class DTensor {
   bool IsLeaf() const;
   /// The accumulated gradient, in this tensor's layout; no tensor if there is none.
   const DTensor& grad() const;
+  /// Replaces the gradient.
+  /// Errors: throws Error(kInvalidArgument) if `grad` is not of this tensor's dtype, layout (Partial
+  /// read as Replicate), rank and mesh.
   void SetGrad(DTensor grad);
   void ZeroGrad() { SetGrad(DTensor()); }
   /// The same values outside the graph; shares storage.
@@ -72,22 +80,25 @@ class DTensor {
   const std::shared_ptr<internal::DTensorImpl>& impl() const { return impl_; }
 
  private:
+  internal::DTensorImpl& Checked() const;
+
   std::shared_ptr<internal::DTensorImpl> impl_;
 };
 
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
 
-// ---- making
-// -----------------------------------------------------------------------------------------------------------
+// ---- making -------------------------------------------------------------------------------------
 
 /// Each rank takes its box of `full`, which all ranks must pass with the same values (that they
 /// agree in shape and dtype is checked at the first move). A Partial placement keeps the values on
-/// coordinate 0. Local.  Errors: throws Error(kInvalidArgument) as Layout::Make does.
+/// coordinate 0. Local.
+/// Errors: throws Error(kInvalidArgument) as Layout::Make does.
 DTensor Distribute(const DeviceMesh& mesh, const Tensor& full,
                    const std::vector<Placement>& placements);
 
 /// This rank's box filled by `fill`, which is given the box and an uninitialised contiguous tensor
 /// of its extents. Local.
+/// Errors: throws Error(kInvalidArgument) as Layout::Make does, and for a Partial placement.
 DTensor FromBoxes(const DeviceMesh& mesh, const Dims& global_shape, DType dtype,
                   const std::vector<Placement>& placements,
                   const std::function<void(const Box& box, Tensor& local)>& fill);
@@ -108,24 +119,29 @@ enum class LocalGradient { kReplicated, kPartialSum };
 struct LocalValue {
   Tensor value;
   /// Feeds the gradient of `value` back; call once, before or instead of a Backward through other
-  /// paths.
+  /// paths. Collective over the mesh. Errors: throws Error(kInvalidArgument) if `grad` is not of
+  /// the value's shape and dtype.
   std::function<void(const Tensor& grad)> Backward;
 };
 /// `replicated_gradient[i]` says what the gradient is along the i-th axis (all axes of the mesh;
-/// ignored where sharded). Local.  Errors: throws Error(kFailedPrecondition) if `x` is Partial
-/// along an axis: redistribute first.
+/// ignored where sharded). Local.
+/// Errors: throws Error(kFailedPrecondition) if `x` is Partial along an axis: redistribute first;
+/// Error(kInvalidArgument) if there is not one kind for each axis.
 LocalValue ToLocal(const DTensor& x, const std::vector<LocalGradient>& replicated_gradient);
 
+/// Every element `value`, or 0. Local. Errors: as FromBoxes; for an integer dtype or bool, values
+/// that it does not have.
 DTensor Full(const DeviceMesh& mesh, const Dims& shape, DType dtype, double value,
              const std::vector<Placement>& placements);
 DTensor Zeros(const DeviceMesh& mesh, const Dims& shape, DType dtype,
               const std::vector<Placement>& placements);
 
-// ---- moving
-// -----------------------------------------------------------------------------------------------------------
+// ---- moving -------------------------------------------------------------------------------------
 
 /// The same global tensor in another layout. Its gradient is delivered in the layout of `x`,
 /// Partial read as Replicate. Collective over the mesh.
+/// Errors: throws Error(kInvalidArgument) as Layout::Make does, or if `layout` is of another shape
+/// or mesh.
 DTensor Redistribute(const DTensor& x, const std::vector<Placement>& placements);
 DTensor Redistribute(const DTensor& x, const Layout& layout);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Entering and leaving the global view.
+#include <xxhash.h>
+
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
@@ -23,9 +25,7 @@ Layout LayoutOn(const DeviceMesh& mesh, const std::vector<Placement>& placements
 
 // A number that is equal for equal global arguments, whatever the process.
 int64_t Fingerprint(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
-  return static_cast<int64_t>(hash);
+  return static_cast<int64_t>(XXH64(text.data(), text.size(), /*seed=*/0));
 }
 
 // Every rank learns what every rank passed: {fingerprint of the global arguments, rank, extents}.

@@ -135,11 +135,10 @@ Communicator& GroupOf(const DeviceMesh& mesh, const AxisList& axes) {
 }
 
 Tensor ViewOfBox(const Tensor& local, const Box& outer, const Box& box) {
+  const Box within = Relative(box, outer);
   Tensor view = local;
-  for (int d = 0; d < box.rank(); ++d) {
-    const int64_t length = box.end[d] - box.begin[d];
-    const int64_t start = length == 0 ? 0 : box.begin[d] - outer.begin[d];
-    view = view.Narrow(d, start, length);
+  for (int d = 0; d < within.rank(); ++d) {
+    view = view.Narrow(d, within.begin[d], within.end[d] - within.begin[d]);
   }
   return view;
 }

@@ -4,8 +4,7 @@
 // implementation in ops_*.cc; where the operands' layouts do not fit, the cheapest move is
 // inserted. Differentiable unless stated otherwise.
 //
-//   DTensor y = Linear(x, w);       // x [S(0), R], w [R, S(0)]  ->  y [S(0), S(1)]: no
-//   communication
+//   DTensor y = Linear(x, w);   // x [S(0), R], w [R, S(0)] -> y [S(0), S(1)], no communication
 //
 // Collective: all ranks of the mesh must call with the same global arguments.
 // Errors: throws Error(kInvalidArgument) naming the op, shapes, dtypes and layouts; alike on all
@@ -22,8 +21,9 @@
 
 namespace shardmesh {
 
-// ---- pointwise (ops_pointwise.cc): rule "elementwise with broadcast"
-// ------------------------------------------------------
+// ---- pointwise (ops_pointwise.cc) ---------------------------------------------------------------
+// Rule "elementwise with broadcast" (NumPy's); shards stay where the operands agree. Operands have
+// one dtype, which is the result's; numbers take the tensor's.
 DTensor Neg(const DTensor& x);  // Partial passes through.
 DTensor Abs(const DTensor& x);
 DTensor Exp(const DTensor& x);
@@ -43,13 +43,13 @@ DTensor Sub(const DTensor& a, const DTensor& b);      // P - P -> P.
 DTensor Mul(const DTensor& a, const DTensor& b);      // P * R -> P.
 DTensor Div(const DTensor& a, const DTensor& b);      // P / R -> P.
 DTensor Maximum(const DTensor& a, const DTensor& b);  // Of equal elements each gets half.
-DTensor Minimum(const DTensor& a, const DTensor& b);
-DTensor Add(const DTensor& a, double b);  // Not on a Partial: it is reduced first.
+DTensor Minimum(const DTensor& a, const DTensor& b);  // The same.
+DTensor Add(const DTensor& a, double b);              // Not on a Partial: it is reduced first.
 DTensor Sub(const DTensor& a, double b);
 DTensor Mul(const DTensor& a, double b);
 DTensor Div(const DTensor& a, double b);
-/// The gradient passes where a is beyond b, and not where they are equal (as in clamp).
-DTensor Maximum(const DTensor& a, double b);  // At a == b the gradient is 0, as that of Relu.
+/// At a == b the gradient is 0, as that of Relu.
+DTensor Maximum(const DTensor& a, double b);
 DTensor Minimum(const DTensor& a, double b);
 inline DTensor operator+(const DTensor& a, const DTensor& b) { return Add(a, b); }
 inline DTensor operator-(const DTensor& a, const DTensor& b) { return Sub(a, b); }
@@ -63,79 +63,101 @@ inline DTensor operator-(const DTensor& x) { return Neg(x); }
 /// Bool result, not differentiable.
 DTensor Compare(CompareOp op, const DTensor& a, const DTensor& b);
 DTensor Compare(CompareOp op, const DTensor& a, double b);
+/// a where `condition` (bool) holds, b elsewhere; all three broadcast. No gradient to `condition`.
 DTensor Where(const DTensor& condition, const DTensor& a, const DTensor& b);
+/// Converts as ConvertTo (tensor/dtype.h) says. Differentiable between floating dtypes; the
+/// gradient is cast back.
 DTensor Cast(const DTensor& x, DType dtype);
-/// silu(gate) * up.
+/// silu(gate) * up, of one shape.
 DTensor SiluMul(const DTensor& gate, const DTensor& up);
 /// Zeroes each element with probability p and scales the rest by 1 / (1 - p); the mask depends on
 /// (seed, stream, global index) alone.
 DTensor Dropout(const DTensor& x, double p, RandomKey key);
 
-// ---- in place: keep layout and aliasing, or throw. Not recorded: throw on a tensor that requires
-// a gradient unless
-// ---- NoGrad is alive.
+// ---- in place (ops_inplace.cc) ------------------------------------------------------------------
+// They keep the first operand's layout and aliasing; the other one broadcasts to it and moves.
+// Errors: beside those above, Error(kFailedPrecondition) on a copy whose writing would be lost, on
+// a Partial where the op is not linear, and on a tensor that requires a gradient unless NoGrad is
+// alive, as they are not recorded.
 void AddInPlace(const DTensor& a, const DTensor& b);
 void MulInPlace(const DTensor& a, double b);
 void FillInPlace(const DTensor& a, double value);
 void CopyInPlace(const DTensor& target, const DTensor& source);
 
-// ---- reductions (ops_reduce.cc)
-// ---------------------------------------------------------------------------------------------
-/// Over `dims`, or all if empty. Sharding a reduced dim gives a Partial result.
+// ---- reductions (ops_reduce.cc) -----------------------------------------------------------------
+// Over `dims` (-1 is the last), or all if empty; `keepdim` leaves extents of 1. Where a reduced dim
+// is sharded the result is Partial.
 DTensor Sum(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
-/// Sum divided by the global count.
+/// Sum divided by the global count; of nothing it is nan.
 DTensor Mean(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 /// Ties share the gradient equally. Throws on a globally empty dim.
 DTensor Max(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 DTensor Min(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 
-// ---- matrix products (ops_matmul.cc)
-// ------------------------------------------------------------------------------------------
-/// a [.., m, k] x b [.., k, n]: "b m k, b k n -> b m n", sum over k.
+// ---- matrix products (ops_matmul.cc) ------------------------------------------------------------
+/// Where k is sharded the result is Partial.
+/// Shape: a [.., m, k], b [.., k, n] -> [.., m, n], where leading dims broadcast.
 DTensor MatMul(const DTensor& a, const DTensor& b);
-/// x [.., k], weight [n, k] (as PyTorch stores it), bias [n] or none: "b k, n k -> b n".
+/// x weight^T + bias, the bias added once also where k is sharded.
+/// Shape: x [.., k], weight [n, k] (as PyTorch stores it), bias [n] or none -> [.., n].
 DTensor Linear(const DTensor& x, const DTensor& weight, const DTensor& bias = {});
 
-// ---- softmax and norms (ops_rows.cc): the normalised dim must be whole
-// ------------------------------------------------------------
+// ---- softmax and norms (ops_rows.cc) ------------------------------------------------------------
+// The normalised dim is gathered where it is sharded.
 DTensor Softmax(const DTensor& x, int dim);
 DTensor LogSoftmax(const DTensor& x, int dim);
+/// x / sqrt(mean(x^2) + eps) * weight over the last dim. Shape: x [.., h], weight [h] -> [.., h].
 DTensor RmsNorm(const DTensor& x, const DTensor& weight, double eps);
+/// (x - mean) / sqrt(variance + eps) * weight + bias over the last dim, with the biased variance.
+/// Shape: x [.., h], weight [h], bias [h] or none -> [.., h].
 DTensor LayerNorm(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps);
 
-// ---- lookups and losses (ops_lookup.cc)
-// ---------------------------------------------------------------------------------------------
-/// table [v, h] at ids [..]: "b, v h -> b h", sum over v: a rank writes zeros for ids outside its
-/// rows. Errors: throws Error(kOutOfRange) naming the index and the range, before any local work.
+// ---- lookups (ops_lookup.cc) --------------------------------------------------------------------
+/// Rows of a table. Where its rows are sharded the result is Partial: a rank gives zeros for ids
+/// outside its rows.
+/// Shape:  ids [..] (i64 or i32), table [v, h] -> [.., h].
+/// Errors: Error(kOutOfRange) naming the index and the range, before any local work.
 DTensor Embedding(const DTensor& ids, const DTensor& table);
-/// Mean (kMean) or sum over all targets that are not `ignore_index` of -log
-/// softmax(logits)[target]. logits [.., v], targets [..]. The class dim may be sharded: three small
-/// all-reduces, the logits are never gathered. The mean divides by the global count of targets; if
-/// there are none it is nan, and the gradient is zero. For bf16 and f16 logits the loss is f32.
+
+// ---- losses (ops_loss.cc) -----------------------------------------------------------------------
+// Over all elements of the global tensor, however they are spread: a mean divides by the global
+// count.
 enum class LossReduction { kMean, kSum };
+/// -log softmax(logits)[target], over all targets that are not `ignore_index`. The class dim may be
+/// sharded: three small all-reduces, the logits are never gathered. If no target is counted the
+/// mean is nan and the gradient zero. For bf16 and f16 logits the loss is f32.
+/// Shape:  logits [.., v], targets [..] (i64 or i32) -> [].
+/// Errors: Error(kOutOfRange) naming a target that is no class.
 DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t ignore_index = -100,
                      LossReduction reduction = LossReduction::kMean);
+/// (x - target)^2, of one shape -> [].
 DTensor MseLoss(const DTensor& x, const DTensor& target,
                 LossReduction reduction = LossReduction::kMean);
 
-// ---- attention (ops_attention.cc)
-// ---------------------------------------------------------------------------------------------------
-/// x [batch, heads, seq, d] rotated by position; cos and sin are plain tensors [seq, d/2], the same
-/// on every rank.
+// ---- attention (ops_attention.cc) ---------------------------------------------------------------
+/// Rotary position embedding: the pairs (i, i + d/2) of each head rotated by an angle a position,
+/// whose cosines and sines are plain tensors, the same on every rank and no part of the graph.
+/// Shape: x [batch, heads, seq, d], cos and sin [seq, d/2] -> x's.
 DTensor Rotary(const DTensor& x, const Tensor& cos, const Tensor& sin);
-/// softmax(q k^T * scale) v with q [b, h, sq, d], k and v [b, kv, sk, d], kv dividing h. Heads and
-/// batch may be sharded.
+/// softmax(q k^T * scale) v, where query head i reads key head i / (h / kv). Memory is linear in
+/// the lengths. Batch and heads may be sharded. `causal`: position i sees the keys up to
+/// i + (sk - sq); one that sees none gives 0. Default scale: 1 / sqrt(d).
+/// Shape: q [b, h, sq, d], k and v [b, kv, sk, d], kv dividing h -> q's.
 DTensor Attention(const DTensor& q, const DTensor& k, const DTensor& v, bool causal,
                   std::optional<double> scale = std::nullopt);
 
-// ---- shape (ops_shape.cc): views where no data moves; in-place ops on a result that does not
-// alias are refused -----------------------
+// ---- shape (ops_shape.cc) -----------------------------------------------------------------------
+// The result aliases x where no data moves; where data moves, in-place ops on it are refused.
+/// As many elements in row-major order; one extent may be -1.
 DTensor Reshape(const DTensor& x, const Dims& shape);
 DTensor Transpose(const DTensor& x, int dim0, int dim1);
+/// Dims of extent 1 repeated, new leading dims added. A result that repeats cannot be written.
 DTensor Expand(const DTensor& x, const Dims& shape);
-/// [start, start + length) of `dim`, which must be whole (it is gathered if it is not).
+/// [start, start + length) of `dim`, which is gathered if it is sharded.
 DTensor Slice(const DTensor& x, int dim, int64_t start, int64_t length);
+/// Parts that agree in every dim but `dim`, one after the other.
 DTensor Concat(const std::vector<DTensor>& parts, int dim);
+/// The slices of these extents, which add up to that of `dim`.
 std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, int dim);
 
 }  // namespace shardmesh

@@ -13,44 +13,44 @@ using internal::WriteSumTo;
 
 namespace {
 
-// ---- one operand
-// ------------------------------------------------------------------------------------
+// ---- one operand --------------------------------------------------------------------------------
 
 struct UnaryInfo {
   Op op;
   Op backward;
   bool linear;
-  bool saves_result;  // The derivative is cheapest in terms of y = f(x).
 };
 
 const UnaryInfo& InfoOf(UnaryOp op) {
   static constexpr UnaryInfo kInfos[] = {
-      {{"neg"}, {"neg_backward"}, true, false},
-      {{"abs"}, {"abs_backward"}, false, false},
-      {{"exp"}, {"exp_backward"}, false, true},
-      {{"log"}, {"log_backward"}, false, false},
-      {{"sqrt"}, {"sqrt_backward"}, false, true},
-      {{"rsqrt"}, {"rsqrt_backward"}, false, true},
-      {{"reciprocal"}, {"reciprocal_backward"}, false, true},
-      {{"tanh"}, {"tanh_backward"}, false, true},
-      {{"sigmoid"}, {"sigmoid_backward"}, false, true},
-      {{"silu"}, {"silu_backward"}, false, false},
-      {{"relu"}, {"relu_backward"}, false, false},
-      {{"square"}, {"square_backward"}, false, false},
-      {{"sin"}, {"sin_backward"}, false, false},
-      {{"cos"}, {"cos_backward"}, false, false},
+      {{"neg"}, {"neg_backward"}, true},
+      {{"abs"}, {"abs_backward"}, false},
+      {{"exp"}, {"exp_backward"}, false},
+      {{"log"}, {"log_backward"}, false},
+      {{"sqrt"}, {"sqrt_backward"}, false},
+      {{"rsqrt"}, {"rsqrt_backward"}, false},
+      {{"reciprocal"}, {"reciprocal_backward"}, false},
+      {{"tanh"}, {"tanh_backward"}, false},
+      {{"sigmoid"}, {"sigmoid_backward"}, false},
+      {{"silu"}, {"silu_backward"}, false},
+      {{"relu"}, {"relu_backward"}, false},
+      {{"square"}, {"square_backward"}, false},
+      {{"sin"}, {"sin_backward"}, false},
+      {{"cos"}, {"cos_backward"}, false},
   };
   return kInfos[static_cast<int>(op)];
 }
 
-// The kernel reads x or y, whichever InfoOf says is saved; the other argument is a stand-in.
+// `saved` is x or y, whichever the kernel reads.
 DTensor UnaryBackward(UnaryOp op, const DTensor& grad, const DTensor& saved) {
   const UnaryInfo& info = InfoOf(op);
   Call call(info.backward, {&grad, &saved});
   const DTensor* operands[] = {&grad, &saved};
   call.Decide([&] { return ElementwiseRule(info.backward.name, operands, {1u}); });
-  return call.Result(
-      ops::UnaryBackward(call.context(), op, call.local(0), call.local(1), call.local(1)));
+  const Tensor& read = call.local(1);
+  return call.Result(ops::UnaryBackward(call.context(), op, call.local(0),
+                                        BackwardReadsInput(op) ? read : Tensor(),
+                                        BackwardReadsOutput(op) ? read : Tensor()));
 }
 
 DTensor Unary(UnaryOp op, const DTensor& x) {
@@ -68,15 +68,14 @@ DTensor Unary(UnaryOp op, const DTensor& x) {
                 [](std::span<const DTensor> grads, Gradients& out) { out.Set(0, Neg(grads[0])); });
     return y;
   }
-  call.Record({&y}, [op, saved = Saved(info.saves_result ? y : call.input(0))](
+  call.Record({&y}, [op, saved = Saved(BackwardReadsOutput(op) ? y : call.input(0))](
                         std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, UnaryBackward(op, grads[0], saved.Get(InfoOf(op).op.name)));
   });
   return y;
 }
 
-// ---- two operands
-// -----------------------------------------------------------------------------------
+// ---- two operands -------------------------------------------------------------------------------
 
 constexpr Op kAdd{"add"}, kSub{"sub"}, kMul{"mul"}, kDiv{"div"}, kMaximum{"maximum"},
     kMinimum{"minimum"};
@@ -292,7 +291,7 @@ DTensor Cast(const DTensor& x, DType dtype) {
   const bool exact =
       IsFloating(x.dtype()) && IsFloating(dtype) && SizeOf(dtype) > SizeOf(x.dtype());
   Call call(kCast, {&x});
-  call.Attribute(static_cast<uint64_t>(exact)).Decide([&] {
+  call.Attribute(exact).Decide([&] {
     const DTensor* operands[] = {&x};
     return exact ? ElementwiseRule(kCast.name, operands, {1u})
                  : ElementwiseRule(kCast.name, operands);

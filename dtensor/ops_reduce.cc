@@ -66,7 +66,7 @@ DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::
   const std::vector<int> dims = NormalizedDims(op.name, x, given);
   const uint64_t mask = Mask(dims);
   Call call(op, {&x});
-  call.Attribute(mask, static_cast<uint64_t>(keepdim)).Decide([&] {
+  call.Attribute(mask, keepdim).Decide([&] {
     for (int d : dims) {
       if (x.shape()[d] == 0)
         ThrowInvalid(op.name, ": dim ", d, " of ", x.ToString(), " is empty and has no ", op.name);
@@ -97,7 +97,7 @@ DTensor Sum(const DTensor& x, const std::vector<int>& given, bool keepdim) {
   const std::vector<int> dims = NormalizedDims(kSum.name, x, given);
   const uint64_t mask = Mask(dims);
   Call call(kSum, {&x});
-  call.Attribute(mask, static_cast<uint64_t>(keepdim)).Decide([&] {
+  call.Attribute(mask, keepdim).Decide([&] {
     return ReduceRule(x, mask, keepdim, ReduceOp::kSum);
   });
   DTensor y =

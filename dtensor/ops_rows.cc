@@ -18,7 +18,7 @@ constexpr Op kLayerNorm{"layer_norm"}, kLayerNormBackward{"layer_norm_backward"}
 
 DTensor SoftmaxBackward(const DTensor& grad, const DTensor& y, int dim, bool log) {
   Call call(kSoftmaxBackward, {&grad, &y});
-  call.Attribute(static_cast<uint64_t>(dim), static_cast<uint64_t>(log)).Decide([&] {
+  call.Attribute(dim, log).Decide([&] {
     Rule rule = internal::FactorsOf(y.shape(), {dim});
     rule.inputs.push_back(rule.inputs[0]);
     rule.outputs = {rule.inputs[0]};
@@ -31,7 +31,7 @@ DTensor SoftmaxBackward(const DTensor& grad, const DTensor& y, int dim, bool log
 DTensor SoftmaxOver(const Op& op, const DTensor& x, int given, bool log) {
   const int dim = NormalizeDim(given, x.rank(), op.name);
   Call call(op, {&x});
-  call.Attribute(static_cast<uint64_t>(dim)).Decide([&] {
+  call.Attribute(dim).Decide([&] {
     Rule rule = internal::FactorsOf(x.shape(), {dim});
     rule.outputs = {rule.inputs[0]};
     return OpRule{std::move(rule), {x.shape()}};

@@ -69,7 +69,7 @@ OpRule EmptyReshapeRule(const DTensor& x, const Dims& shape) {
 
 DTensor SliceBackward(const DTensor& grad, const Dims& shape, int dim, int64_t start) {
   Call call(kSliceBackward, {&grad});
-  call.Attribute(shape, static_cast<uint64_t>(dim)).Decide([&] {
+  call.Attribute(shape, dim).Decide([&] {
     Rule rule = internal::FactorsOf(grad.shape(), {dim});
     rule.outputs = {rule.inputs[0]};
     rule.outputs[0][dim] = Rule::kWholeDim;
@@ -102,7 +102,7 @@ DTensor Transpose(const DTensor& x, int given0, int given1) {
   const int dim0 = NormalizeDim(given0, x.rank(), kTranspose.name);
   const int dim1 = NormalizeDim(given1, x.rank(), kTranspose.name);
   Call call(kTranspose, {&x});
-  call.Attribute(static_cast<uint64_t>(dim0), static_cast<uint64_t>(dim1)).Decide([&] {
+  call.Attribute(dim0, dim1).Decide([&] {
     Rule rule = internal::FactorsOf(x.shape());
     rule.outputs = {rule.inputs[0]};
     std::swap(rule.outputs[0][dim0], rule.outputs[0][dim1]);
@@ -147,7 +147,7 @@ DTensor Expand(const DTensor& x, const Dims& shape) {
 DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
   const int dim = NormalizeDim(given, x.rank(), kSlice.name);
   Call call(kSlice, {&x});
-  call.Attribute(static_cast<uint64_t>(dim), static_cast<uint64_t>(length));
+  call.Attribute(dim, length);
   if (start < 0 || length < 0 || start + length > x.shape()[dim]) {
     ThrowInvalid(kSlice.name, ": [", start, ", ", start + length, ") is not within dim ", dim,
                  " of ", x.ToString());
@@ -191,7 +191,7 @@ DTensor Concat(const std::vector<DTensor>& parts, int given) {
   absl::InlinedVector<const DTensor*, 4> operands;
   for (const DTensor& part : parts) operands.push_back(&part);
   Call call(kConcat, std::span<const DTensor* const>(operands.data(), operands.size()));
-  call.Attribute(static_cast<uint64_t>(dim)).Decide([&] {
+  call.Attribute(dim).Decide([&] {
     Dims shape = parts[0].shape();
     shape[dim] = 0;
     Rule rule = internal::FactorsOf(parts[0].shape(), {dim});

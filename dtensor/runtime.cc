@@ -13,15 +13,15 @@ const Plan& Runtime::GetPlan(const Layout& from, const Layout& to, int64_t eleme
               .first->second;
 }
 
-const Propagation* Runtime::FindDecision(const DecisionKey& key) const {
+const Decision* Runtime::FindDecision(const DecisionKey& key) const {
   auto found = decisions_.find(key);
   return found == decisions_.end() ? nullptr : found->second.get();
 }
 
-const Propagation& Runtime::AddDecision(const DecisionKey& key, Propagation decision) {
+const Decision& Runtime::AddDecision(const DecisionKey& key, Decision decision) {
   ++decision_misses_;
   if (decisions_.size() >= kMaxCacheEntries) decisions_.clear();
-  auto entry = std::make_unique<const Propagation>(std::move(decision));
+  auto entry = std::make_unique<const Decision>(std::move(decision));
   return *decisions_.emplace(key, std::move(entry)).first->second;
 }
 

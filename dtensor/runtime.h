@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,20 +20,21 @@
 
 namespace shardmesh {
 
-/// What a decision depends on: op, static attributes, operand layouts and dtypes. Values that
-/// change every step never enter it.
+/// What a decision depends on: op, static attributes, operand layouts and dtypes, this rank's
+/// coordinate. Values that change every step never enter it.
 class DecisionKey {
  public:
-  void Add(uint64_t word) {
-    words_.push_back(word);
-    hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15u;
-    hash_ ^= hash_ >> 29;
-  }
-  void Add(const void* pointer) { Add(reinterpret_cast<uintptr_t>(pointer)); }
+  template <typename T>
+  requires std::is_integral_v<T> || std::is_enum_v<T>
+  void Add(T value) { AddWord(static_cast<uint64_t>(value)); }
+  void Add(const void* pointer) { AddWord(reinterpret_cast<uintptr_t>(pointer)); }
   void Add(const Dims& dims) {
-    Add(static_cast<uint64_t>(dims.size()));
-    for (int64_t extent : dims) Add(static_cast<uint64_t>(extent));
+    AddWord(static_cast<uint64_t>(dims.size()));
+    for (int64_t extent : dims) AddWord(static_cast<uint64_t>(extent));
   }
+  /// A number that a layout depends on is a count; text would be known by its address.
+  void Add(double) = delete;
+  void Add(const char*) = delete;
 
   friend bool operator==(const DecisionKey& a, const DecisionKey& b) {
     return a.hash_ == b.hash_ && a.words_ == b.words_;
@@ -43,8 +45,19 @@ class DecisionKey {
   }
 
  private:
-  absl::InlinedVector<uint64_t, 12> words_;
+  void AddWord(uint64_t word) {
+    words_.push_back(word);
+    hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15u;
+    hash_ ^= hash_ >> 29;
+  }
+
+  absl::InlinedVector<uint64_t, 14> words_;
   uint64_t hash_ = 0;
+};
+
+struct Decision {
+  Propagation propagation;
+  absl::InlinedVector<Dims, 2> output_shapes;  ///< Of this rank's box of each result.
 };
 
 /// Belongs to one rank.
@@ -65,8 +78,8 @@ class Runtime {
   // Caches. Returned references hold until the next call that misses.
   const Plan& GetPlan(const Layout& from, const Layout& to, int64_t element_bytes);
   /// Null on a miss.
-  const Propagation* FindDecision(const DecisionKey& key) const;
-  const Propagation& AddDecision(const DecisionKey& key, Propagation decision);
+  const Decision* FindDecision(const DecisionKey& key) const;
+  const Decision& AddDecision(const DecisionKey& key, Decision decision);
   size_t num_decisions() const { return decisions_.size(); }
   size_t num_plans() const { return plans_.size(); }
   int64_t decision_misses() const { return decision_misses_; }
@@ -85,7 +98,7 @@ class Runtime {
 
   uint64_t sequence_ = 0;
   int64_t decision_misses_ = 0;
-  absl::flat_hash_map<DecisionKey, std::unique_ptr<const Propagation>> decisions_;
+  absl::flat_hash_map<DecisionKey, std::unique_ptr<const Decision>> decisions_;
   absl::flat_hash_map<PlanKey, std::unique_ptr<const Plan>> plans_;
 };
 
