@@ -46,18 +46,36 @@ int AxisIndexOrAbsent(const DeviceMesh& mesh, const std::string& axis) {
   return mesh.shape().Has(axis) ? mesh.shape().Index(axis) : -1;
 }
 
-void CheckAxes(const DeviceMesh& mesh, const FullyShardOptions& options) {
+void CheckOptions(const DeviceMesh& mesh, const FullyShardOptions& options) {
   if (options.shard_axis.empty()) ThrowInvalid("FullyShard: shard_axis is empty");
   if (options.shard_axis == options.replicate_axis) {
     ThrowInvalid("FullyShard: shard_axis and replicate_axis are both '", options.shard_axis,
                  "' of mesh ", mesh.ToString());
   }
+  const MixedPrecision& precision = options.mixed_precision;
+  const auto check_dtype = [](const char* name, std::optional<DType> dtype) {
+    if (!dtype || IsFloating(*dtype)) return;
+    ThrowInvalid("FullyShard: ", name, " is ", std::string(Name(*dtype)),
+                 ", expected a floating-point dtype");
+  };
+  check_dtype("param_dtype", precision.param_dtype);
+  check_dtype("reduce_dtype", precision.reduce_dtype);
+}
+
+// Gradients must not lose digits between backward and reduction.
+void CheckPrecision(const nn::Parameter& parameter, const MixedPrecision& precision) {
+  const DType param = precision.param_dtype.value_or(parameter.dtype());
+  const DType reduce = precision.reduce_dtype.value_or(parameter.dtype());
+  if (SizeOf(reduce) >= SizeOf(param)) return;
+  ThrowInvalid("FullyShard: reduce_dtype ", std::string(Name(reduce)),
+               " is narrower than param_dtype ", std::string(Name(param)), " of parameter ",
+               parameter.ToString());
 }
 
 }  // namespace
 
 void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options) {
-  CheckAxes(mesh, options);
+  CheckOptions(mesh, options);
   Registry& registry = RegistryOf(mesh);
   std::set<const void*> taken;
   for (const std::shared_ptr<Unit>& unit : registry.Below(module)) {
@@ -66,11 +84,18 @@ void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOpti
     }
     for (const auto& parameter : unit->parameters()) taken.insert(parameter->parameter().id());
   }
-  auto unit = std::make_shared<Unit>(module, mesh, options, registry.staging);
+  const int shard_axis = AxisIndexOrAbsent(mesh, options.shard_axis);
+  std::vector<nn::Parameter> parameters;
   for (const nn::Parameter& parameter : module.Parameters()) {
     if (taken.count(parameter.id()) > 0) continue;
-    unit->AddParameter(parameter, AxisIndexOrAbsent(mesh, options.shard_axis));
+    internal::UnitParameter::Check(parameter, mesh, shard_axis);
+    CheckPrecision(parameter, options.mixed_precision);
+    parameters.push_back(parameter);
   }
+
+  // All is well: from here on things change.
+  auto unit = std::make_shared<Unit>(module, mesh, options, registry.staging);
+  for (const nn::Parameter& parameter : parameters) unit->AddParameter(parameter, shard_axis);
   registry.units.push_back(unit);
   module.PrependForwardPreHook([unit, &registry](nn::Module&, nn::Module::Inputs& inputs) {
     if (!unit->has_tree()) MakeTree(registry, *unit);
@@ -82,11 +107,19 @@ void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOpti
 }
 
 void SetRequiresGradientSync(nn::Module& root, bool sync) {
+  bool found = false;
   for (const nn::Parameter& parameter : root.Parameters()) {
     if (!parameter.IsPlaced()) continue;
-    for (const std::shared_ptr<Unit>& unit : RegistryOf(parameter.mesh()).Below(root))
+    for (const std::shared_ptr<Unit>& unit : RegistryOf(parameter.mesh()).Below(root)) {
       unit->sync = sync;
-    return;
+      found = true;
+    }
+    break;
+  }
+  if (!found) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          "SetRequiresGradientSync: ", root.FullName().empty() ? "the module" : root.FullName(),
+          " has no FullyShard unit at or below it");
   }
 }
 

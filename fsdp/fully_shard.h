@@ -41,20 +41,27 @@ struct FullyShardOptions {
 
 /// Makes the parameters below `module` that belong to no unit yet one unit. Bottom-up: inner
 /// modules first, the outermost last. Before the first forward; before or after Initialize.
-/// Collective over the mesh (if values exist).
-/// Errors: throws Error(kInvalidArgument) naming axis or parameter.
+/// Parallelize must come before. Collective over the mesh (if values exist).
+/// Errors: throws Error(kInvalidArgument) before anything is changed, naming the axis or dtype that
+/// does not fit, or the parameter that belongs to another unit, lives on another mesh or is sharded
+/// along `shard_axis` already.
 void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
 
 /// While true (the default), backward reduces gradients. Set to false for all micro-batches but the
-/// last: gradients then accumulate unsharded, without communication.
+/// last: gradients then accumulate unsharded, without communication. Holds for the units at and
+/// below `root`. Local; between a backward and the next forward, and alike on all ranks.
+/// Errors: throws Error(kFailedPrecondition) if there is no such unit.
 void SetRequiresGradientSync(nn::Module& root, bool sync);
 
 /// Copied bytes of one rank, for tests and reports.
 struct StagingStats {
-  int64_t staging_bytes =
-      0;                   ///< Every copy of a parameter or gradient byte but the two needed ones.
-  int64_t cast_bytes = 0;  ///< Own shards cast to the gather dtype.
+  /// Every copy of a parameter or gradient byte but the two needed ones: peer shard to gather
+  /// buffer, gradient buffers to shard.
+  int64_t staging_bytes = 0;
+  /// Own shards cast to the gather dtype.
+  int64_t cast_bytes = 0;
 };
+/// Since the start, over all units of this rank. Local.
 StagingStats GetStagingStats(const DeviceMesh& mesh);
 
 }  // namespace shardmesh::fsdp

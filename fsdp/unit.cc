@@ -46,8 +46,7 @@ void Unit::BeginBackward() {
                     [](const auto& parameter) { return parameter->parameter().requires_grad(); }));
 }
 
-// ---- gathering
-// ------------------------------------------------------------------------------------
+// ---- gathering ----------------------------------------------------------------------------------
 
 bool Unit::IsStale() const {
   return std::any_of(parameters_.begin(), parameters_.end(),
@@ -90,8 +89,7 @@ void Unit::Reshard() {
   state_ = State::kSharded;
 }
 
-// ---- hooks
-// ----------------------------------------------------------------------------------------
+// ---- hooks --------------------------------------------------------------------------------------
 
 void Unit::PreForward(nn::Module::Inputs& inputs) {
   if (is_root_) tree_->BeginForward();
@@ -123,8 +121,7 @@ void Unit::PreBackward() {
   if (before != nullptr && !before->entered_backward_) before->Prefetch();
 }
 
-// ---- reducing
-// -------------------------------------------------------------------------------------
+// ---- reducing -----------------------------------------------------------------------------------
 
 bool Unit::HasFrozen() const {
   return std::any_of(parameters_.begin(), parameters_.end(),
@@ -236,16 +233,14 @@ void Unit::Discard() {
   for (auto& parameter : parameters_) parameter->DiscardGradients();
 }
 
-// ---- the tree
-// -------------------------------------------------------------------------------------
+// ---- the tree -----------------------------------------------------------------------------------
 
 void Tree::BeginForward() {
   if (in_forward_ || in_backward_) Recover();
   if (std::exchange(lost_accumulated_, false)) {
     Throw(absl::StatusCode::kFailedPrecondition,
           "FullyShard: a backward that threw took with it the gradients that earlier micro-batches "
-          "had accumulated "
-          "without synchronisation; start the accumulation again");
+          "had accumulated without synchronisation; start the accumulation again");
   }
   in_forward_ = true;
   current_.clear();

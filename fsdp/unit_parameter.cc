@@ -21,14 +21,27 @@ Layout ShardedLayout(const Layout& layout, int shard_axis) {
 
 Layout PlacedLayout(const nn::Parameter& parameter, const DeviceMesh& mesh) {
   if (!parameter.IsPlaced()) return Layout::Replicated(mesh.shape(), parameter.shape());
-  if (!(parameter.mesh() == mesh)) {
-    ThrowInvalid("FullyShard: parameter ", parameter.name(), " is on mesh ",
-                 parameter.mesh().ToString(), ", not on ", mesh.ToString());
-  }
   return parameter.layout();
 }
 
 }  // namespace
+
+void UnitParameter::Check(const nn::Parameter& parameter, const DeviceMesh& mesh, int shard_axis) {
+  if (parameter.IsPlacementFixed()) {
+    ThrowInvalid("FullyShard: parameter ", parameter.ToString(),
+                 " belongs to another unit already; shard inner modules before outer ones, and the "
+                 "users of a tied parameter as one unit");
+  }
+  if (!parameter.IsPlaced()) return;
+  if (!(parameter.mesh() == mesh)) {
+    ThrowInvalid("FullyShard: parameter ", parameter.ToString(), " is not on mesh ",
+                 mesh.ToString());
+  }
+  if (shard_axis >= 0 && !parameter.layout().placement(shard_axis).IsReplicate()) {
+    ThrowInvalid("FullyShard: parameter ", parameter.ToString(), " is not replicated along axis ",
+                 mesh.shape().axis(shard_axis).name);
+  }
+}
 
 UnitParameter::UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, int shard_axis,
                              const MixedPrecision& precision, StagingStats& staging)
@@ -38,14 +51,6 @@ UnitParameter::UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, in
       reduce_dtype_(precision.reduce_dtype.value_or(parameter_.dtype())),
       staging_(staging),
       gathered_(PlacedLayout(parameter_, mesh)) {
-  if (shard_axis >= 0 && !gathered_.placement(shard_axis).IsReplicate()) {
-    ThrowInvalid("FullyShard: parameter ", parameter_.name(), " with layout ", gathered_.ToString(),
-                 " is not replicated along axis ", mesh.shape().axis(shard_axis).name);
-  }
-  if (SizeOf(reduce_dtype_) < SizeOf(param_dtype_)) {
-    ThrowInvalid("FullyShard: reduce_dtype ", std::string(Name(reduce_dtype_)),
-                 " is narrower than param_dtype ", std::string(Name(param_dtype_)));
-  }
   sharded_ = ShardedLayout(gathered_, shard_axis);
   exchanges_ = !(sharded_ == gathered_) && mesh.shape().size(shard_axis) > 1;
   parameter_.Place(mesh, sharded_);

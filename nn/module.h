@@ -71,6 +71,8 @@ class Module {
   /// Null if there is none of this name.
   Parameter* FindOwnParameter(std::string_view name);
   const std::vector<std::pair<std::string, Module*>>& children() const { return children_; }
+  /// Counted from the outermost module; "" for that one itself.
+  std::string FullName() const;
 
   /// Places every parameter that has no mesh yet, replicated.
   void PlaceReplicated(const DeviceMesh& mesh);
@@ -90,9 +92,6 @@ class Module {
   virtual DTensor Forward(const Inputs& inputs) = 0;
   /// Called by Initialize; for layers that draw random numbers.
   virtual void Reseed(uint64_t /*seed*/) {}
-  /// Counted from the outermost module; "" for that one itself.
-  std::string FullName() const;
-
   /// Names are not empty, unique within a module and contain no '.'; violations throw
   /// Error(kInvalidArgument).
   Parameter RegisterParameter(std::string name, const Dims& shape, DType dtype, Init init);

@@ -67,6 +67,7 @@ class Parameter {
   void Place(const DeviceMesh& mesh, const Layout& layout);
   /// From now on the placement stays as it is, because `owner` (for messages) relies on it.
   void FixPlacement(std::string owner) { state_->placement_owner = std::move(owner); }
+  bool IsPlacementFixed() const { return !state_->placement_owner.empty(); }
 
   /// Has values.
   bool IsMaterialized() const { return static_cast<bool>(state_->data); }

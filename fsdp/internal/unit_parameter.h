@@ -20,7 +20,10 @@ namespace shardmesh::fsdp::internal {
 /// Belongs to one unit of one rank.
 class UnitParameter : public GradSink {
  public:
-  /// `shard_axis` is an index in the parameter's mesh, or -1. Places the parameter.
+  /// Errors: throws Error(kInvalidArgument) naming the parameter if it belongs to a unit already or
+  /// cannot be sharded along `shard_axis`, an index in the mesh, or -1.
+  static void Check(const nn::Parameter& parameter, const DeviceMesh& mesh, int shard_axis);
+  /// What Check accepts. Places the parameter.
   UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, int shard_axis,
                 const MixedPrecision& precision, StagingStats& staging);
 
@@ -30,8 +33,7 @@ class UnitParameter : public GradSink {
   /// forward.
   void Prepare(const std::string& unit_name, std::function<void()> on_grad_complete);
 
-  // ---- the gathered parameter
-  // ------------------------------------------------------------------------
+  // ---- the gathered parameter -------------------------------------------------------------------
   /// Allocates the gathered form and returns its part of the unit's all-gather; nothing if nothing
   /// has to be exchanged.
   std::optional<AllGatherItem> BeginGather();
@@ -41,8 +43,7 @@ class UnitParameter : public GradSink {
   bool IsStale() const;
   void Release();
 
-  // ---- the gradient
-  // ----------------------------------------------------------------------------------
+  // ---- the gradient -----------------------------------------------------------------------------
   bool Accepts(const Layout& layout) const override;
   Layout PreferredLayout() const override;
   Target Open(const Layout& layout) override;
