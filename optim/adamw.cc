@@ -43,12 +43,12 @@ void AdamW::Update(nn::Parameter& parameter, State& state) const {
     state.m = internal::MakeState(operands.context, operands.value);
     state.v = internal::MakeState(operands.context, operands.value);
   }
-  const shardmesh::AdamWOptions options = {.lr = options_.lr,
-                                           .beta1 = options_.beta1,
-                                           .beta2 = options_.beta2,
-                                           .eps = options_.eps,
-                                           .weight_decay = options_.weight_decay,
-                                           .step = ++state.step};
+  const AdamWStep options = {.lr = options_.lr,
+                             .beta1 = options_.beta1,
+                             .beta2 = options_.beta2,
+                             .eps = options_.eps,
+                             .weight_decay = options_.weight_decay,
+                             .step = ++state.step};
   ops::AdamW(operands.context, options, operands.gradient, operands.value, state.m, state.v);
   internal::ClearGradient(parameter);
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iosfwd>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -116,8 +117,8 @@ struct AccumulatorOf<Float16> {
 template <typename T>
 using Accumulator = typename AccumulatorOf<T>::Type;
 
-/// `value` as a To, as C++ converts (floats to integers towards zero); to bool as != 0; bf16 and
-/// f16 through float.
+/// `value` as a To: floats to integers towards zero, what is out of range to the nearest integer
+/// there is and NaN to 0; to bool as != 0; bf16 and f16 through float.
 template <typename To, typename From>
 inline __attribute__((always_inline)) To ConvertTo(const From& value) {
   constexpr bool kSmallFrom = std::is_same_v<From, BFloat16> || std::is_same_v<From, Float16>;
@@ -130,6 +131,12 @@ inline __attribute__((always_inline)) To ConvertTo(const From& value) {
     return value != From{0};
   } else if constexpr (kSmallTo) {
     return To(static_cast<float>(value));
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    // The least To is a power of two, which every From holds exactly.
+    constexpr From kLeast = static_cast<From>(std::numeric_limits<To>::min());
+    if (value >= -kLeast) return std::numeric_limits<To>::max();
+    if (value <= kLeast) return std::numeric_limits<To>::min();
+    return value == value ? static_cast<To>(value) : To{0};
   } else {
     return static_cast<To>(value);
   }

@@ -110,7 +110,7 @@ TEST(BFloat16, RoundsToNearestTiesToEven) {
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(std::bit_cast<float>(0xffffffffu)))));
 }
 
-TEST(ConvertTo, ConvertsAsCppDoes) {
+TEST(ConvertTo, GoesTowardsZeroAndThroughFloat) {
   EXPECT_EQ(ConvertTo<int32_t>(-2.9), -2);
   EXPECT_EQ(ConvertTo<int64_t>(BFloat16(7.5f)), 7);
   EXPECT_EQ(ConvertTo<bool>(0.25), true);
@@ -120,6 +120,28 @@ TEST(ConvertTo, ConvertsAsCppDoes) {
   EXPECT_EQ(ConvertTo<Float16>(true).bits, 0x3c00);
   EXPECT_EQ(ConvertTo<BFloat16>(int64_t{257}).bits, BFloat16(256.0f).bits);  // A tie.
   EXPECT_EQ(ConvertTo<double>(Float16(0.1f)), 0.0999755859375);
+}
+
+TEST(ConvertTo, GivesTheNearestIntegerThereIsToWhatIsOutOfRange) {
+  constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = 0x7fffffff;
+  constexpr int64_t kLeast64 = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMost64 = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(ConvertTo<int32_t>(2147483647.9), kMost);
+  EXPECT_EQ(ConvertTo<int32_t>(2147483646.9), kMost - 1);
+  EXPECT_EQ(ConvertTo<int32_t>(2147483648.0f), kMost);
+  EXPECT_EQ(ConvertTo<int32_t>(2147483520.0f), 2147483520);  // The float below.
+  EXPECT_EQ(ConvertTo<int32_t>(-2147483648.9), kLeast);
+  EXPECT_EQ(ConvertTo<int32_t>(-2147483647.9), kLeast + 1);
+  EXPECT_EQ(ConvertTo<int32_t>(-3e38f), kLeast);
+  EXPECT_EQ(ConvertTo<int32_t>(BFloat16(3e38f)), kMost);
+  EXPECT_EQ(ConvertTo<int64_t>(9.3e18), kMost64);
+  EXPECT_EQ(ConvertTo<int64_t>(-1e300), kLeast64);
+  EXPECT_EQ(ConvertTo<int64_t>(-9223372036854774784.0), -9223372036854774784);
+  for (const double value : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+    const bool high = value > 0, low = value < 0;
+    EXPECT_EQ(ConvertTo<int32_t>(static_cast<float>(value)), high ? kMost : low ? kLeast : 0);
+    EXPECT_EQ(ConvertTo<int64_t>(value), high ? kMost64 : low ? kLeast64 : 0);
+  }
 }
 
 }  // namespace

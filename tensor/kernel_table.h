@@ -74,7 +74,7 @@ struct RandomKey {
   uint64_t stream = 0;
 };
 
-struct AdamWOptions {
+struct AdamWStep {
   double lr, beta1, beta2, eps, weight_decay;
   int64_t step;  ///< 1 for the first.
 };
@@ -84,8 +84,7 @@ using Context = ExecutionContext;
 struct KernelTable {
   // ---- pointwise (pointwise_cpu.cc) -------------------------------------------------------------
   void (*fill)(Context&, double value, Tensor& out);
-  /// Any strides and any pair of dtypes: conversion as in C++, floats to integers towards zero, to
-  /// bool as != 0.
+  /// Any strides and any pair of dtypes, converted as ConvertTo (dtype.h) says.
   void (*copy)(Context&, const Tensor& x, Tensor& out);
   void (*unary)(Context&, UnaryOp, const Tensor& x, Tensor& out);
   /// out = grad * f'(x), where y = f(x). All of one shape and dtype; what BackwardReadsInput and
@@ -193,7 +192,7 @@ struct KernelTable {
   /// In place, elementwise, contiguous operands of one shape. p, m, v in one dtype (f32 or f64),
   /// grad any floating. p -= lr * weight_decay * p; then Adam with bias correction, eps added after
   /// the square root.
-  void (*adamw)(Context&, const AdamWOptions&, const Tensor& grad, Tensor& p, Tensor& m, Tensor& v);
+  void (*adamw)(Context&, const AdamWStep&, const Tensor& grad, Tensor& p, Tensor& m, Tensor& v);
   /// d = grad + weight_decay * p; buffer = first ? d : momentum * buffer + d; p -= lr * buffer.
   /// buffer may be none.
   void (*sgd)(Context&, double lr, double momentum, double weight_decay, bool first,

@@ -504,7 +504,7 @@ void AdamW(State& state) {
   const Tensor grad = Random({run.elements}, run.dtype);
   Tensor p = ops::Zeros(TheContext(), grad.shape(), DType::kF32);
   Tensor m = ops::Clone(TheContext(), p), v = ops::Clone(TheContext(), p);
-  AdamWOptions options{1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
+  AdamWStep options{1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
   const Stopwatch watch;
   for (auto _ : state) {
     Kernels().adamw(TheContext(), options, grad, p, m, v);

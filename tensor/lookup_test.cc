@@ -29,8 +29,7 @@ std::vector<double> RandomIds(int64_t count, int64_t low, int64_t high, uint64_t
   return ids;
 }
 
-// ---- embedding
-// -----------------------------------------------------------------------------------
+// ---- embedding ----------------------------------------------------------------------------------
 
 TEST(Embedding, PartsOfTheTableAddUpToTheWhole) {
   Context context;
@@ -142,8 +141,7 @@ TEST(CheckIndices, NamesTheFirstBadOne) {
   EXPECT_EQ(message(Tensor::Meta({3}, DType::kI32)), "");
 }
 
-// ---- cross entropy
-// -------------------------------------------------------------------------------
+// ---- cross entropy ------------------------------------------------------------------------------
 
 // Per-row loss of logits split over `parts` of the classes, as ranks that share the vocabulary
 // compute it.

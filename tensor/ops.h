@@ -98,9 +98,9 @@ Tensor CrossEntropyBackward(Context&, const Tensor& x, const Tensor& targets, in
 
 // ---- attention ----------------------------------------------------------------------------------
 Tensor Rotary(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse);
+/// `out` has the order of q's strides: a transposed view gives a transposed result.
 struct AttentionResult {
-  Tensor out,
-      log_sum_exp;  // out has q's strides order (a transposed view gives a transposed result).
+  Tensor out, log_sum_exp;
 };
 AttentionResult Attention(Context&, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                           double scale);
@@ -119,7 +119,7 @@ Tensor Dropout(Context&, RandomKey, const RandomBox&, const Tensor& x, double p)
 // ---- optimizer steps ----------------------------------------------------------------------------
 /// In place; contiguous operands of one shape. p, m and v in one dtype, f32 or f64; any floating
 /// grad.
-void AdamW(Context&, const AdamWOptions&, const Tensor& grad, Tensor& p, Tensor& m, Tensor& v);
+void AdamW(Context&, const AdamWStep&, const Tensor& grad, Tensor& p, Tensor& m, Tensor& v);
 /// `buffer` may be no tensor if momentum is 0; what it holds is ignored if `first`.
 void Sgd(Context&, double lr, double momentum, double weight_decay, bool first, const Tensor& grad,
          Tensor& p, Tensor& buffer);

@@ -32,7 +32,7 @@ Device CheckStep(const char* op, const Tensor& grad, const Tensor& p,
 
 }  // namespace
 
-void AdamW(Context& context, const AdamWOptions& options, const Tensor& grad, Tensor& p, Tensor& m,
+void AdamW(Context& context, const AdamWStep& options, const Tensor& grad, Tensor& p, Tensor& m,
            Tensor& v) {
   const Device device = CheckStep("adamw", grad, p, {{"m", &m}, {"v", &v}});
   if (!m || !v) ThrowInvalid("adamw: needs both moments of ", p.ToString());

@@ -17,7 +17,7 @@ using testing::RandomTensor;
 using testing::Values;
 using testing::WorstRelative;
 
-constexpr AdamWOptions kOptions = {
+constexpr AdamWStep kOptions = {
     .lr = 0.03, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = 1};
 
 double Tolerance(DType dtype) { return dtype == DType::kF64 ? 1e-14 : 2e-6; }
@@ -34,7 +34,7 @@ TEST(AdamW, FollowsItsFormulas) {
       std::vector<double> ms(ps.size(), 0.0), vs(ps.size(), 0.0);
       for (int step = 1; step <= 3; ++step) {
         const Tensor grad = RandomTensor(context, shape, grad_dtype, 10 + step);
-        AdamWOptions options = kOptions;
+        AdamWStep options = kOptions;
         options.step = step;
         ops::AdamW(context, options, grad, p, m, v);
         const auto gs = Values(grad);
@@ -68,7 +68,7 @@ TEST(AdamW, KeepsUpdatesBelowTheStepOfBF16) {
   Context context;
   Tensor p = MakeTensor(context, {1}, DType::kF32, {1.0}),
          m = ops::Zeros(context, {1}, DType::kF32), v = ops::Zeros(context, {1}, DType::kF32);
-  AdamWOptions options = kOptions;
+  AdamWStep options = kOptions;
   options.lr = 1e-5, options.weight_decay = 0;
   ops::AdamW(context, options, MakeTensor(context, {1}, DType::kBF16, {3.0}), p, m, v);
   EXPECT_NEAR(Values(p)[0], 1.0 - 1e-5, 1e-7);

@@ -94,8 +94,10 @@ SHARDMESH_PHILOX_INLINE float LogOfUniform(int32_t k) {
 
 }  // namespace internal
 
-/// Two independent standard normal numbers: with u = (w0 / 2^8 + 1) / 2^24 and v = (w1 / 2^8) /
-/// 2^24 (rounded down), sqrt(-2 ln u) times the cosine and the sine of 2 pi v.
+/// Two independent standard normal numbers, sqrt(-2 ln u) times the cosine and the sine of 2 pi v,
+/// with quotients by 2^8 rounded down:
+///   u = (w0 / 2^8 + 1) / 2^24
+///   v = (w1 / 2^8) / 2^24
 SHARDMESH_PHILOX_INLINE NormalPair NormalsOf(uint32_t word0, uint32_t word1) {
   const float radius =
       sqrtf(0.0f - 2.0f * internal::LogOfUniform(static_cast<int32_t>(word0 >> 8) + 1));

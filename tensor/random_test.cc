@@ -40,8 +40,7 @@ Tensor Normal(Context& context, const Dims& shape, DType dtype, const RandomBox&
   return out;
 }
 
-// ---- known answers
-// -------------------------------------------------------------------------------
+// ---- known answers ------------------------------------------------------------------------------
 
 TEST(Philox, KnownAnswersOfItsAuthors) {
   const auto words = [](uint64_t seed, uint64_t stream, uint64_t block) {
@@ -81,8 +80,7 @@ TEST(Random, KnownAnswers) {
             0x7540ed1c7df7bff9);
 }
 
-// ---- the same bits whatever the box
-// --------------------------------------------------------------
+// ---- the same bits whatever the box -------------------------------------------------------------
 
 TEST(Random, AnyBoxHoldsTheBitsOfTheWhole) {
   Context context;
@@ -164,8 +162,7 @@ TEST(Random, IndicesBeyond32Bits) {
   }
 }
 
-// ---- values
-// --------------------------------------------------------------------------------------
+// ---- values -------------------------------------------------------------------------------------
 
 TEST(Random, EveryDTypeIsTheSameValueRounded) {
   Context context;

@@ -31,8 +31,7 @@ double Tolerance(DType dtype) {
                                 : 8e-3;
 }
 
-// ---- references, in double, over [rows, n]
-// -------------------------------------------------------
+// ---- references, in double, over [rows, n] ------------------------------------------------------
 
 std::vector<double> SoftmaxReference(const std::vector<double>& x, int64_t n, bool log) {
   std::vector<double> y(x.size());
@@ -72,8 +71,7 @@ NormReference Norm(const std::vector<double>& x, const std::vector<double>& w,
   return result;
 }
 
-// ---- softmax
-// -------------------------------------------------------------------------------------
+// ---- softmax ------------------------------------------------------------------------------------
 
 TEST(Softmax, EveryDTypeAndLengthOfRow) {
   Context context;
@@ -137,8 +135,7 @@ TEST(Softmax, BackwardIsTheGradient) {
   }
 }
 
-// ---- norms
-// ---------------------------------------------------------------------------------------
+// ---- norms --------------------------------------------------------------------------------------
 
 TEST(RmsNorm, EveryDTypeAndLengthOfRow) {
   Context context;

@@ -313,6 +313,10 @@ Tensor Tensor::AsStrided(const Dims& shape, const Dims& strides, int64_t offset)
   return result;
 }
 
+void Tensor::ThrowWrongType(DType asked_for) const {
+  ThrowInvalid("the elements of ", ToString(), " cannot be read as ", std::string(Name(asked_for)));
+}
+
 std::string Tensor::ToString() const {
   if (storage_ == nullptr) return "no tensor";
   return std::string(Name(dtype_)) + shape_.ToString();

@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "shardmesh/base/dims.h"
@@ -57,7 +58,11 @@ class Tensor {
   const Dims& strides() const { return strides_; }  ///< In elements.
   int64_t offset() const { return offset_; }        ///< In elements.
   int rank() const { return shape_.size(); }
-  int64_t dim(int index) const { return shape_[index < 0 ? index + shape_.size() : index]; }
+  /// Extent of a dim; -1 is the last. Throws Error(kInvalidArgument) if there is no such.
+  int64_t dim(int index) const {
+    if (index < 0 || index >= rank()) index = NormalizeDim(index, rank(), "dim");
+    return shape_[index];
+  }
   int64_t NumElements() const { return shape_.NumElements(); }
   int64_t Bytes() const { return NumElements() * SizeOf(dtype_); }
   DType dtype() const { return dtype_; }
@@ -67,9 +72,11 @@ class Tensor {
 
   /// First element. Throws Error(kFailedPrecondition) on meta and on a released storage.
   void* raw_data() const { return static_cast<char*>(storage_->data()) + offset_ * SizeOf(dtype_); }
-  /// T must be the C++ type of dtype().
+  /// As raw_data. Throws Error(kInvalidArgument) unless T is the C++ type of dtype().
   template <typename T>
   T* data() const {
+    constexpr DType kDType = kDTypeOf<std::remove_const_t<T>>;
+    if (dtype_ != kDType) ThrowWrongType(kDType);
     return static_cast<T*>(raw_data());
   }
   /// All elements in row-major order, converted to T. For tests, printing and small host-side work.
@@ -98,6 +105,8 @@ class Tensor {
   std::string ToString() const;
 
  private:
+  [[noreturn]] void ThrowWrongType(DType asked_for) const;
+
   Dims shape_;
   Dims strides_;
   int64_t offset_ = 0;

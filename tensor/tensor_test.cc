@@ -95,6 +95,18 @@ TEST(Tensor, ItemIsTheOnlyElement) {
             "Tensor::Item: f32[3] has 3 elements, not one");
 }
 
+TEST(Tensor, DimsAndElementTypesThatAreNotThereAreErrors) {
+  ExecutionContext context;
+  const Tensor x = IotaTensor(context, {3, 5});
+  EXPECT_EQ(x.dim(-1), 5);
+  EXPECT_EQ(x.dim(-2), 3);
+  for (const int dim : {2, -3, 100}) {
+    EXPECT_NE(ErrorOf([&] { x.dim(dim); }).find(std::to_string(dim)), std::string::npos);
+  }
+  EXPECT_EQ(ErrorOf([&] { x.data<double>(); }), "the elements of f32[3,5] cannot be read as f64");
+  EXPECT_EQ(x.data<float>(), x.raw_data());
+}
+
 TEST(Tensor, ViewsAlias) {
   ExecutionContext context;
   Tensor x = IotaTensor(context, {3, 5});

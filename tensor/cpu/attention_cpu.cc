@@ -31,8 +31,7 @@ using cpu::Scratch;
 // Slots of scratch.
 enum Slot { kQ, kK, kV, kOut, kScores, kGradScores, kGrad, kSumQ, kSumK, kSumV, kStatistics };
 
-// ---- rotary
-// --------------------------------------------------------------------------------------
+// ---- rotary -------------------------------------------------------------------------------------
 
 /// Rows of one head: positions follow one another.
 template <typename A>
@@ -127,8 +126,7 @@ void Rotary(Context& context, const Tensor& x, const Tensor& cos, const Tensor& 
   });
 }
 
-// ---- attention
-// -----------------------------------------------------------------------------------
+// ---- attention ----------------------------------------------------------------------------------
 
 constexpr int64_t kQueries = 64, kKeys = 128;  // Of a block.
 
@@ -287,8 +285,7 @@ void Attention(Context& context, const Tensor& q, const Tensor& k, const Tensor&
   });
 }
 
-// ---- its backward
-// --------------------------------------------------------------------------------
+// ---- its backward -------------------------------------------------------------------------------
 
 /// dot[row] = sum over d of grad * out.
 template <typename A>

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "shardmesh/base/error.h"
+
 namespace shardmesh::cpu {
 namespace {
 
@@ -16,7 +18,9 @@ Isa Detect() {
   if (wanted == nullptr) return isa;
   if (std::string_view(wanted) == "baseline") return Isa::kBaseline;
   if (std::string_view(wanted) == "avx2") return std::min(isa, Isa::kAvx2);
-  return isa;
+  if (std::string_view(wanted) == "avx512") return isa;
+  ThrowInvalid("the environment variable SHARDMESH_ISA is '", wanted,
+               "', expected baseline, avx2 or avx512");
 }
 
 }  // namespace

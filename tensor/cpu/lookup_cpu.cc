@@ -67,8 +67,7 @@ std::optional<int64_t> FindOutOfRange(Context&, const Tensor& ids, int64_t low, 
   });
 }
 
-// ---- embedding
-// -----------------------------------------------------------------------------------
+// ---- embedding ----------------------------------------------------------------------------------
 
 template <typename T>
 void CopyRow(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64_t n) {
@@ -183,8 +182,7 @@ void EmbeddingBackward(Context& context, const Tensor& grad, const Tensor& ids, 
   });
 }
 
-// ---- cross entropy
-// -------------------------------------------------------------------------------
+// ---- cross entropy ------------------------------------------------------------------------------
 
 template <typename A>
 struct SumExpRow {

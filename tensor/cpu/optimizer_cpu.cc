@@ -45,8 +45,7 @@ void ForTiles(Context& context, int64_t count, const Fn& fn) {
   });
 }
 
-// ---- AdamW
-// ---------------------------------------------------------------------------------------
+// ---- AdamW --------------------------------------------------------------------------------------
 
 /// What one step has in common for all elements.
 template <typename T>
@@ -58,7 +57,7 @@ struct AdamWFactors {
   T eps;
   T rate;  ///< lr / (1 - beta1^step).
 
-  explicit AdamWFactors(const AdamWOptions& o)
+  explicit AdamWFactors(const AdamWStep& o)
       : keep(static_cast<T>(1.0 - o.lr * o.weight_decay)),
         one_minus_beta1(static_cast<T>(1.0 - o.beta1)),
         beta2(static_cast<T>(o.beta2)),
@@ -83,7 +82,7 @@ struct AdamWLoop {
   }
 };
 
-void AdamW(Context& context, const AdamWOptions& options, const Tensor& grad, Tensor& p, Tensor& m,
+void AdamW(Context& context, const AdamWStep& options, const Tensor& grad, Tensor& p, Tensor& m,
            Tensor& v) {
   VisitParameterAndGradient("adamw", p, grad, [&]<typename T, typename G>() {
     const AdamWFactors<T> factors(options);
@@ -95,8 +94,7 @@ void AdamW(Context& context, const AdamWOptions& options, const Tensor& grad, Te
   });
 }
 
-// ---- SGD
-// -----------------------------------------------------------------------------------------
+// ---- SGD ----------------------------------------------------------------------------------------
 
 template <typename T, typename G>
 struct SgdLoop {

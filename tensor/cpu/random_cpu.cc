@@ -21,8 +21,7 @@ using cpu::RunForIsa;
 
 constexpr int64_t kChunk = 1024;  // Elements that are worked on at a time.
 
-// ---- runs of global indices
-// ----------------------------------------------------------------------
+// ---- runs of global indices ---------------------------------------------------------------------
 
 /// A box as runs of consecutive global indices, all of one length.
 struct Runs {
@@ -98,8 +97,7 @@ void ForChunks(Context& context, RandomKey key, const RandomBox& box, const Dims
   });
 }
 
-// ---- conversion of values
-// ------------------------------------------------------------------------
+// ---- conversion of values -----------------------------------------------------------------------
 
 template <typename T>
 SHARDMESH_ALWAYS_INLINE T Rounded(double value) {
@@ -121,8 +119,7 @@ void Write(const T* values, int64_t first, int64_t count, Tensor& out, bool cont
   for (int64_t i = 0; i < count; ++i, cursor.Next()) out.data<T>()[cursor.offset()] = values[i];
 }
 
-// ---- uniform
-// -------------------------------------------------------------------------------------
+// ---- uniform ------------------------------------------------------------------------------------
 
 template <typename T>
 struct UniformLoop {
@@ -165,8 +162,7 @@ void RandomUniform(Context& context, RandomKey key, const RandomBox& box, double
   });
 }
 
-// ---- normal
-// --------------------------------------------------------------------------------------
+// ---- normal -------------------------------------------------------------------------------------
 
 template <typename T>
 struct NormalLoop {
@@ -194,8 +190,7 @@ void RandomNormal(Context& context, RandomKey key, const RandomBox& box, double 
   });
 }
 
-// ---- dropout
-// -------------------------------------------------------------------------------------
+// ---- dropout ------------------------------------------------------------------------------------
 
 template <typename T>
 struct DropoutLoop {

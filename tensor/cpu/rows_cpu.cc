@@ -55,8 +55,7 @@ const Accumulator<T>* Widened(const Tensor& w, int slot) {
   return wide;
 }
 
-// ---- softmax
-// -------------------------------------------------------------------------------------
+// ---- softmax ------------------------------------------------------------------------------------
 
 template <typename A>
 struct SoftmaxRow {
@@ -120,8 +119,7 @@ void SoftmaxBackward(Context& context, const Tensor& grad, const Tensor& y, bool
   });
 }
 
-// ---- sums over rows
-// ------------------------------------------------------------------------------
+// ---- sums over rows -----------------------------------------------------------------------------
 
 template <typename A>
 struct AddRow {
@@ -153,8 +151,7 @@ void StoreSum(const A* rows, int64_t count, int64_t row_stride, int64_t n, bool 
                to.ToString());
 }
 
-// ---- RMSNorm
-// -------------------------------------------------------------------------------------
+// ---- RMSNorm ------------------------------------------------------------------------------------
 
 template <typename A>
 struct RmsNormRow {
@@ -226,8 +223,7 @@ void RmsNormBackward(Context& context, const Tensor& grad, const Tensor& x, cons
   });
 }
 
-// ---- LayerNorm
-// -----------------------------------------------------------------------------------
+// ---- LayerNorm ----------------------------------------------------------------------------------
 
 template <typename A>
 struct LayerNormRow {
