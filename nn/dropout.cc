@@ -12,9 +12,13 @@ Dropout::Dropout(double p) : p_(p) {
 
 DTensor Dropout::Forward(const Inputs& inputs) {
   if (!training() || p_ == 0) return inputs[0];
+  if (!seed_) {
+    Throw(absl::StatusCode::kFailedPrecondition, "Dropout ", FullName(),
+          " has no seed: call Initialize on the model (values that were loaded stay)");
+  }
   // No parameter has a name that ends so: initial values are drawn from other streams.
   const std::string name = FullName() + "/dropout";
-  const RandomKey key = {.seed = seed_, .stream = RandomStreamOf(name, /*salt=*/calls_++)};
+  const RandomKey key = {.seed = *seed_, .stream = RandomStreamOf(name, /*salt=*/calls_++)};
   return shardmesh::Dropout(inputs[0], p_, key);
 }
 

@@ -8,12 +8,14 @@
 #define SHARDMESH_NN_DROPOUT_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "shardmesh/nn/module.h"
 
 namespace shardmesh::nn {
 
-/// No parameters. In evaluation its output is its input.
+/// No parameters. In evaluation its output is its input; in training it throws
+/// Error(kFailedPrecondition) before the model's Initialize has given it a seed.
 class Dropout : public Module {
  public:
   /// Throws Error(kInvalidArgument) if p is not in [0, 1].
@@ -22,7 +24,6 @@ class Dropout : public Module {
   double p() const { return p_; }
   /// Training calls so far; with the seed the whole state of the layer.
   int64_t calls() const { return calls_; }
-  void set_calls(int64_t calls) { calls_ = calls; }
 
  protected:
   DTensor Forward(const Inputs& inputs) override;
@@ -30,7 +31,7 @@ class Dropout : public Module {
 
  private:
   double p_;
-  uint64_t seed_ = 0;
+  std::optional<uint64_t> seed_;
   int64_t calls_ = 0;
 };
 

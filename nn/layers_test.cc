@@ -178,6 +178,10 @@ TEST(Dropout, DoesNothingInEvaluation) {
     dropout.Eval();
     ExpectNear(dropout(Values(mesh, {3}, {1, -2, 3})), {1, -2, 3});
     EXPECT_EQ(dropout.calls(), 0);
+    dropout.Train();
+    const absl::Status status = Catch([&] { dropout(Values(mesh, {3}, {1, -2, 3})); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has no seed"));
   });
   for (double p : {-0.1, 1.5, std::nan("")}) EXPECT_THROW(Dropout{p}, Error);
 }

@@ -59,10 +59,10 @@ struct LlamaConfig {
 
   /// From the text of a config.json, which may be anything; fields that do not matter to the model
   /// are passed over. Both `rope_parameters` and the older `rope_theta` and `rope_scaling` are
-  /// read. Errors: kInvalidArgument naming `source` and the field, for text that is not JSON,
-  /// missing or mistyped fields, or values that Validate() refuses; kUnimplemented for what is a
-  /// Llama but not one that exists here (another rotary type, another activation, quantised
-  /// weights).
+  /// read.
+  /// Errors: kInvalidArgument naming `source` and the field, for text that is not JSON, missing or
+  /// mistyped fields, or values that Validate() refuses; kUnimplemented for what is a Llama but not
+  /// one that exists here (another rotary type, another activation, quantised weights).
   static absl::StatusOr<LlamaConfig> FromJson(std::string_view text,
                                               std::string_view source = "config.json");
   /// Errors: kNotFound if the file cannot be read; else as FromJson.

@@ -60,7 +60,8 @@ class ModuleList : public Module {
 
  protected:
   DTensor Forward(const Inputs&) override {
-    Throw(absl::StatusCode::kFailedPrecondition, "a ModuleList has no forward: call its elements");
+    Throw(absl::StatusCode::kFailedPrecondition, "the ModuleList ", FullName(),
+          " has no forward: call its elements");
   }
 
  private:

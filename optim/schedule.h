@@ -27,7 +27,8 @@ struct CosineSchedule {
   int64_t warmup_steps = 0;
   double min_ratio = 0.1;
 
-  /// Throws Error(kInvalidArgument) if `step` is negative.
+  /// Errors: throws Error(kInvalidArgument) naming the value if `step` or a number of steps is
+  /// negative, the rate is negative or not finite, or the ratio is not within 0 to 1.
   double At(int64_t step) const;
 };
 

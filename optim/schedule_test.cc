@@ -57,5 +57,25 @@ TEST(CosineSchedule, FallsAfterTheWarmUpAndRisesInIt) {
   EXPECT_THROW(schedule.At(-1), Error);
 }
 
+TEST(CosineSchedule, NamesTheFieldThatMakesNoSense) {
+  const auto message = [](const CosineSchedule& schedule) {
+    try {
+      schedule.At(0);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message({.total_steps = -3}), "CosineSchedule: total_steps -3 is negative");
+  EXPECT_EQ(message({.warmup_steps = -1}), "CosineSchedule: warmup_steps -1 is negative");
+  for (const double ratio : {-0.1, 7.0, std::nan("")}) {
+    EXPECT_NE(message({.min_ratio = ratio}).find("min_ratio is "), std::string::npos) << ratio;
+  }
+  for (const double rate : {-1.0, HUGE_VAL, std::nan("")}) {
+    EXPECT_NE(message({.peak_lr = rate}).find("peak_lr is "), std::string::npos) << rate;
+  }
+  EXPECT_EQ(message({.peak_lr = 0}), "no error");
+}
+
 }  // namespace
 }  // namespace shardmesh::optim

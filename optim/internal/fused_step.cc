@@ -44,7 +44,7 @@ Operands BeginStep(std::string_view optimizer, const nn::Parameter& parameter,
   const DTensor& gradient = data.grad();
   if (gradient.layout() != data.layout()) {
     Throw(absl::StatusCode::kFailedPrecondition, View(optimizer), ": the gradient of ",
-          parameter.ToString(), " is ", gradient.ToString());
+          parameter.ToString(), " is ", gradient.ToString(), ", expected the parameter's layout");
   }
   if (state_layout && state_layout != data.layout()) {
     Throw(absl::StatusCode::kFailedPrecondition, View(optimizer), ": parameter ",
