@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All of Shardmesh's public headers, lowest layer first. Programs that care about compile time
-// include what they use instead.
+// What a program uses of Shardmesh, lowest layer first. Programs that care about compile time
+// include the single headers instead.
 //
 //   #include "shardmesh/shardmesh.h"
 #ifndef SHARDMESH_SHARDMESH_H_
@@ -14,6 +14,8 @@
 #include "shardmesh/base/status_macros.h"
 #include "shardmesh/checkpoint/checkpoint_reader.h"
 #include "shardmesh/comm/communicator.h"
+#include "shardmesh/comm/mpi_world.h"
+#include "shardmesh/comm/nccl_world.h"
 #include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/comm_trace.h"
@@ -48,6 +50,7 @@
 #include "shardmesh/tensor/dtype.h"
 #include "shardmesh/tensor/ops.h"
 #include "shardmesh/tensor/tensor.h"
+#include "shardmesh/tensor/time_profile.h"
 #include "shardmesh/tp/llama_plan.h"
 #include "shardmesh/tp/parallelize.h"
 #include "shardmesh/tp/style.h"

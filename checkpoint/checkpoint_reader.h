@@ -25,12 +25,12 @@ namespace shardmesh {
 /// Thread-safe once open. It keeps all its files open: ranks of one process do well to share one.
 class CheckpointReader {
  public:
-  /// | path                                                  | what is opened |
-  /// |-------------------------------------------------------|--------------------------------------|
-  /// | a directory with model.safetensors                    | this file | | else, a directory with
-  /// model.safetensors.index.json   | the files that the index names       | | a file named
-  /// *.index.json                             | the files that the index names       | | another
-  /// file                                          | this safetensors file                |
+  /// | path                                               | what is opened                 |
+  /// |----------------------------------------------------|--------------------------------|
+  /// | a directory with model.safetensors                 | this file                      |
+  /// | else, a directory with model.safetensors.index.json | the files that the index names |
+  /// | a file named *.index.json                          | the files that the index names |
+  /// | another file                                       | this safetensors file          |
   ///
   /// Files are named by an index relative to its directory and lie in it or below. All their
   /// tensors are here, also those that the index does not list.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A safetensors file, open for reading. Each rank takes its own box of each tensor and reads no
-// other byte ranges.
+// other bytes but gaps shorter than a page.
 //
 //   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open("model.safetensors");
 //   Tensor shard = Tensor::Empty(context, box.Extents(), DType::kBF16);
@@ -63,12 +63,12 @@ class SafetensorsFile {
   ///
   /// Shape:  out is contiguous, on the CPU, and has the shape box.Extents().
   /// Cost:   one read a contiguous run of the box; runs closer than a page are read in one, with
-  /// what lies between. Errors: kNotFound (no such tensor), kInvalidArgument (box or out do not
-  /// fit), kUnimplemented (a dtype that
-  ///         Shardmesh does not compute with, or more than Dims::kMaxRank dims), kOutOfRange (an
-  ///         element that an integer or bool `out` cannot take), kDataLoss (the file is shorter
-  ///         than or not the one that was opened). What `out` holds after kOutOfRange, kDataLoss or
-  ///         an error of the system is undefined.
+  ///         what lies between.
+  /// Errors: kNotFound (no such tensor), kInvalidArgument (box or out do not fit), kUnimplemented
+  ///         (a dtype that Shardmesh does not compute with, or more than Dims::kMaxRank dims),
+  ///         kOutOfRange (an element that an integer or bool `out` cannot take), kDataLoss (the
+  ///         file is shorter than or not the one that was opened). What `out` holds after
+  ///         kOutOfRange, kDataLoss or an error of the system is undefined.
   absl::Status ReadBox(std::string_view name, const Box& box, Tensor& out) const;
 
   /// Bytes taken from the file so far, header included, by all threads.

@@ -20,10 +20,10 @@ namespace shardmesh {
 struct StoredTensor {
   std::string name;
   std::string file_dtype;  ///< As the file spells it: "F32", "U8", "F8_E4M3", ...
-  std::optional<DType>
-      dtype;  ///< None for the dtypes that Shardmesh does not compute with; these cannot be read.
-  std::vector<int64_t>
-      shape;  ///< May have more than Dims::kMaxRank dims; such a tensor cannot be read either.
+  /// None for the dtypes that Shardmesh does not compute with; these cannot be read.
+  std::optional<DType> dtype;
+  /// May have more than Dims::kMaxRank dims; such a tensor cannot be read either.
+  std::vector<int64_t> shape;
   int64_t begin = 0;  ///< Its bytes in the file: [begin, end).
   int64_t end = 0;
 

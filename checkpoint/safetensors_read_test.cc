@@ -27,8 +27,7 @@ SafetensorsFile OpenOrDie(const std::string& path) {
   return *std::move(file);
 }
 
-// ---- files that change while they are open
-// --------------------------------------------------------
+// ---- files that change while they are open ------------------------------------------------------
 
 TEST(SafetensorsRead, AFileThatBecomesShorterIsDataLossWhenRead) {
   SafetensorsBuilder builder;
@@ -80,8 +79,7 @@ TEST(SafetensorsRead, AFileThatIsReplacedStaysReadable) {
   EXPECT_THAT(out.ToVector<float>(), ElementsAre(1, 2));
 }
 
-// ---- boxes
-// ----------------------------------------------------------------------------------------
+// ---- boxes --------------------------------------------------------------------------------------
 
 // Calls fn(box) for every box in `shape`, empty ones too.
 template <typename Fn>
@@ -298,8 +296,7 @@ TEST(SafetensorsRead, WritesAViewOfATensorAndNothingAround) {
   EXPECT_THAT(buffer.ToVector<float>(), ElementsAre(-1, -1, 1, 2, 3, 4, -1, -1));
 }
 
-// ---- conversion
-// -----------------------------------------------------------------------------------
+// ---- conversion ---------------------------------------------------------------------------------
 
 // Reads `values` of the file's dtype as `to`, all as doubles.
 absl::StatusOr<std::vector<double>> ReadAs(const std::string& file_dtype, const std::string& bytes,

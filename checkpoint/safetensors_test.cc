@@ -33,8 +33,7 @@ std::string Entry(const std::string& name, const std::string& fields) {
   return absl::StrCat("{\"", name, "\":{", fields, "}}");
 }
 
-// ---- golden files
-// ---------------------------------------------------------------------------------
+// ---- golden files -------------------------------------------------------------------------------
 
 std::string Golden(const std::string& name) { return "tests/testdata/golden/" + name; }
 
@@ -127,8 +126,7 @@ TEST(SafetensorsFile, GivesTheElementsThatPythonFindsInGoldenFiles) {
   EXPECT_EQ(logit.Item(), 0.456423320532693);
 }
 
-// ---- what is listed
-// -------------------------------------------------------------------------------
+// ---- what is listed -----------------------------------------------------------------------------
 
 TEST(SafetensorsFile, ListsTensorsInTheOrderOfTheirBytesWhateverTheOrderOfTheHeader) {
   const std::string header = R"({"b":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},)"
@@ -201,8 +199,7 @@ TEST(SafetensorsFile, ListsTensorsOfManyDimsAndSaysSoWhenTheyAreRead) {
   ExpectError(file.Read("nine", out), Code::kUnimplemented, {"'nine'", "9 dims"});
 }
 
-// ---- malformed files
-// ------------------------------------------------------------------------------
+// ---- malformed files ----------------------------------------------------------------------------
 
 TEST(SafetensorsFile, RefusesMalformedHeadersAndNamesFileAndTensor) {
   const std::string deep(1000, '[');

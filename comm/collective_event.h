@@ -12,8 +12,8 @@ namespace shardmesh {
 struct CollectiveEvent {
   std::string_view group;  ///< The communicator's name: the mesh axis, or merged axes "a+b".
   int group_size;
-  std::string_view
-      kind;             ///< all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier.
+  /// all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier.
+  std::string_view kind;
   std::string_view op;  ///< Who asked.
   /// Sent by this rank, in the dtype on the wire, boxes and not padding, for p members: all-gather
   /// (p - 1) x own source; reduce-scatter all sources but the own; all-reduce both, with the

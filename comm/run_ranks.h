@@ -32,8 +32,8 @@ struct RunOptions {
 /// An exception that leaves `fn` on one rank fails the world: every other rank's pending or next
 /// collective throws, and the Status names the first cause and its rank. An exception that is
 /// caught inside `fn` fails nothing. A rank that returns while others wait for it fails the world
-/// as well. Errors: kInvalidArgument if num_ranks < 1 or an option is out of range; else the first
-/// cause.
+/// as well.
+/// Errors: kInvalidArgument if num_ranks < 1 or an option is out of range; else the first cause.
 absl::Status RunRanks(int num_ranks, absl::FunctionRef<void(Communicator& world)> fn,
                       const RunOptions& options = {});
 

@@ -12,8 +12,8 @@ namespace shardmesh {
 class Work {
  public:
   /// What a backend provides. Its Wait and IsDone are TimeProfile spans of kCommunication. The
-  /// destructor may find the collective unfinished: it neither throws
-  /// nor waits for ever, and the buffers stay alive until no peer needs them.
+  /// destructor may find the collective unfinished: it neither throws nor waits for ever, and the
+  /// buffers stay alive until no peer needs them.
   class State {
    public:
     virtual ~State() = default;

@@ -84,8 +84,7 @@ void Gradients::Write(int operand, const DeviceMesh& mesh, const Layout& layout,
   values_[operand] = DTensor(mesh, layout, std::move(fresh));
 }
 
-// ---- the engine
-// -----------------------------------------------------------------------------------
+// ---- the engine ---------------------------------------------------------------------------------
 
 namespace {
 

@@ -19,11 +19,13 @@ namespace shardmesh {
 
 /// Differentiates `loss` (one element) with respect to every leaf that requires a gradient; adds to
 /// the leaves' grad(). The graph is consumed: its saved values are freed as it goes. Collective
-/// over the mesh. Errors: throws Error(kInvalidArgument) if loss has not one element,
-/// Error(kFailedPrecondition) if nothing requires a gradient or the graph was used before.
+/// over the mesh.
+/// Errors: throws Error(kInvalidArgument) if loss has not one element, Error(kFailedPrecondition)
+/// if nothing requires a gradient or the graph was used before.
 void Backward(const DTensor& loss);
 
-/// As Backward, from a given gradient of `root`'s shape, in any layout. `root` may be a leaf.
+/// As Backward, from a given gradient of `root`'s shape and dtype, in any layout. `root` may be a
+/// leaf.
 void Backward(const DTensor& root, const DTensor& grad);
 
 /// While alive, ops on this rank record nothing.
@@ -60,7 +62,8 @@ class GradSink {
   virtual void CountStaging(int64_t bytes) = 0;
 };
 
-/// Installs `sink` on a leaf (null removes it). `on_complete` is called in backward when every use
+/// Installs `sink` on a leaf (null removes it), which does not own it: the sink must outlive every
+/// backward that reaches the leaf. `on_complete` is called in backward when every use
 /// of the leaf in that backward has delivered.
 void SetGradSink(const DTensor& leaf, GradSink* sink, std::function<void()> on_complete);
 

@@ -43,8 +43,7 @@ std::vector<double> FullGrad(const DTensor& leaf) {
   return FullTensor(leaf.grad()).ToVector<double>();
 }
 
-// ---- leaves
-// -----------------------------------------------------------------------------------------------------
+// ---- leaves -------------------------------------------------------------------------------------
 
 TEST(Backward, DeliversInTheLayoutOfTheLeaf) {
   const MeshShape mesh_shape = {{"x", 2}, {"y", 2}};
@@ -175,8 +174,7 @@ TEST(Backward, RunsThroughLongChainsAndDropsThem) {
   });
 }
 
-// ---- hooks
-// ------------------------------------------------------------------------------------------------------
+// ---- hooks --------------------------------------------------------------------------------------
 
 TEST(GradHook, SeesTheCompleteGradientOnceAndReplacesIt) {
   const GlobalValue x = Values({5, 3}, 15);
@@ -270,8 +268,7 @@ TEST(GradHook, ThatThrowsLeavesNoGradientBehindAndTheNextBackwardIsRight) {
   });
 }
 
-// ---- what is refused
-// --------------------------------------------------------------------------------------------
+// ---- what is refused ----------------------------------------------------------------------------
 
 TEST(Backward, RefusesWhatItCannotDifferentiate) {
   OnMesh(kTwo, [&](const DeviceMesh& mesh) {
@@ -485,8 +482,7 @@ TEST(Ops, RefuseTensorsOfAnotherRank) {
   });
 }
 
-// ---- sinks and callbacks
-// ----------------------------------------------------------------------------------------
+// ---- sinks and callbacks ------------------------------------------------------------------------
 
 TEST(GradSink, IsWrittenByTheKernelsAndTakesAllUses) {
   const GlobalValue x = Values({5, 3}, 37), w = Values({7, 3}, 38);

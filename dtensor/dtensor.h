@@ -63,8 +63,8 @@ class DTensor {
   /// The accumulated gradient, in this tensor's layout; no tensor if there is none.
   const DTensor& grad() const;
   /// Replaces the gradient.
-  /// Errors: throws Error(kInvalidArgument) if `grad` is not of this tensor's dtype, layout (Partial
-  /// read as Replicate), rank and mesh.
+  /// Errors: throws Error(kInvalidArgument) if `grad` is not of this tensor's dtype, layout
+  /// (Partial read as Replicate), rank and mesh.
   void SetGrad(DTensor grad);
   void ZeroGrad() { SetGrad(DTensor()); }
   /// The same values outside the graph; shares storage.

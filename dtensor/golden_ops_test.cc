@@ -31,8 +31,7 @@ using Operands = std::vector<DTensor>;
 
 constexpr char kFolder[] = "tests/testdata/golden/ops/";
 
-// ---- the ops by PyTorch's names
-// -----------------------------------------------------------------------------------------
+// ---- the ops by PyTorch's names -----------------------------------------------------------------
 
 // Applies one op; no results if these attributes do not exist.
 using Apply = std::function<Operands(const Json& attributes, const Operands& operands)>;
@@ -237,8 +236,7 @@ const std::set<std::string>& NotThere() {
   return *names;
 }
 
-// ---- the cases
-// ----------------------------------------------------------------------------------------------------------
+// ---- the cases ----------------------------------------------------------------------------------
 
 class Goldens {
  public:

@@ -35,8 +35,7 @@ Tensor Local(const DeviceMesh& mesh, const Dims& shape, double value) {
   return ops::Full(mesh.context(), shape, DType::kF64, value);
 }
 
-// ---- FromLocal
-// ----------------------------------------------------------------------------------------------------
+// ---- FromLocal ----------------------------------------------------------------------------------
 
 TEST(FromLocal, TakesUnevenBoxesOfAGlobalShape) {
   // Seen elsewhere: the global size guessed as local x ranks, 12 on some ranks and 4 on another.
@@ -116,8 +115,7 @@ TEST(FromLocal, OfPartialValuesIsTheirSum) {
   });
 }
 
-// ---- ToLocal
-// ------------------------------------------------------------------------------------------------------
+// ---- ToLocal ------------------------------------------------------------------------------------
 
 TEST(ToLocal, SharesStorageAndFeedsTheGradientBack) {
   const GlobalValue x = Values({5, 3}, 2), g = Values({5, 3}, 3);

@@ -76,9 +76,9 @@ DTensor Dropout(const DTensor& x, double p, RandomKey key);
 
 // ---- in place (ops_inplace.cc) ------------------------------------------------------------------
 // They keep the first operand's layout and aliasing; the other one broadcasts to it and moves.
-// Errors: beside those above, Error(kFailedPrecondition) on a copy whose writing would be lost, on
-// a Partial where the op is not linear, and on a tensor that requires a gradient unless NoGrad is
-// alive, as they are not recorded.
+// A Partial is refused where the op is not linear.
+// Errors: beside those above, Error(kFailedPrecondition) on a copy whose writing would be lost, and
+// on a tensor that requires a gradient unless NoGrad is alive, as they are not recorded.
 void AddInPlace(const DTensor& a, const DTensor& b);
 void MulInPlace(const DTensor& a, double b);
 void FillInPlace(const DTensor& a, double value);

@@ -2,9 +2,10 @@
 //
 // What one mesh axis does to a tensor.
 //
-//   Shard(0)       every rank of the axis holds one chunk of dim 0 (ceil-chunk, trailing chunks may
-//   be empty) Replicate()    every rank holds the whole Partial()      every rank holds a summand;
-//   the value is the reduction over the axis
+//   Shard(0)      every rank of the axis holds one chunk of dim 0 (ceil-chunk; trailing chunks may
+//                 be empty)
+//   Replicate()   every rank holds the whole
+//   Partial()     every rank holds a summand; the value is the reduction over the axis
 #ifndef SHARDMESH_PLACEMENT_PLACEMENT_H_
 #define SHARDMESH_PLACEMENT_PLACEMENT_H_
 

@@ -65,8 +65,8 @@ struct Rule {
 
 /// What an op does under given operand layouts.
 struct Propagation {
-  std::vector<Layout>
-      inputs;  ///< What each operand must be moved to; equal to the given layout where it stays.
+  /// What each operand must be moved to; equal to the given layout where it stays.
+  std::vector<Layout> inputs;
   std::vector<Layout> outputs;
   double seconds = 0;  ///< Predicted cost of the moves.
   bool has_moves = false;
@@ -81,9 +81,10 @@ using MovePrice = std::function<double(const Layout& from, const Layout& to, int
 /// An axis shards a factor only if some operand that has the factor is not replicated there: an
 /// axis that no operand uses stays unused, even where cutting along it would make a move cheaper.
 /// Where several axes shard one factor, they split in the order in which the first operand that is
-/// split by just these axes is split already, else in mesh order.
-/// Mesh axes of size one never cost a move; results replicate there. Errors: throws
-/// Error(kInvalidArgument) naming `op` if meshes differ or ranks do not fit the rule.
+/// split by just these axes is split already, else in mesh order. Mesh axes of size one never cost
+/// a move; results replicate there.
+/// Errors: throws Error(kInvalidArgument) naming `op` if meshes differ, or numbers of dims do not
+/// fit the rule.
 Propagation Propagate(std::string_view op, const Rule& rule, std::span<const Layout> inputs,
                       std::span<const Dims> output_shapes, const MovePrice& price);
 

@@ -23,8 +23,7 @@ using ::testing::HasSubstr;
 
 std::string ErrorOf(absl::FunctionRef<void()> fn) { return std::string(Catch(fn).message()); }
 
-// ---- text
-// -----------------------------------------------------------------------------------------------------------
+// ---- text ---------------------------------------------------------------------------------------
 
 TEST(Rule, ReadsAndPrintsItsText) {
   for (const char* text :
@@ -67,8 +66,7 @@ TEST(Rule, NamesWhatIsWrongInItsText) {
   }
 }
 
-// ---- choices on one axis
-// ----------------------------------------------------------------------------------------------
+// ---- choices on one axis ------------------------------------------------------------------------
 
 double MoveSeconds(const Layout& from, const Layout& to, int) { return MakePlan(from, to).seconds; }
 
@@ -228,8 +226,7 @@ TEST(Propagate, RefusesWhatDoesNotFitTheRule) {
   EXPECT_THAT(ErrorOf([&] { problem.Solve(layouts); }), HasSubstr("1 operands"));
 }
 
-// ---- against brute force
-// ------------------------------------------------------------------------------------------------
+// ---- against brute force ------------------------------------------------------------------------
 
 // One choice of the table: factor f, linear set l, or nothing.
 struct Choice {

@@ -256,8 +256,7 @@ TEST(LlamaTpPlan, MovesHalvesWithSequenceParallelism) {
   ExpectSmallLoss(one);
 }
 
-// ---- norm weights, whose gradient comes from slices of the sequence
-// ---------------------------------
+// ---- norm weights, whose gradient comes from slices of the sequence -----------------------------
 
 /// The gradient of a norm's weight, x [3, 5, 4] being laid out as given; `check` sees it on each
 /// rank.

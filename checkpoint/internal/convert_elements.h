@@ -15,12 +15,12 @@ namespace shardmesh::internal {
 /// Converts `count` elements; `source` need not be aligned. Returns the index of the first one that
 /// `to` cannot take, with everything before it converted, or nothing.
 ///
-/// | to             | from floating                   | from an integer or bool |
-/// |----------------|---------------------------------|-------------------------|
-/// | floating       | rounded to nearest; bf16 and f16 from f64 by way of f32, as a cast of a
-/// tensor does | the same | | integer, bool  | taken if the value is the same  | taken if the value
-/// is the same |
+/// | to            | from floating                  | from an integer or bool        |
+/// |---------------|--------------------------------|--------------------------------|
+/// | floating      | rounded to nearest             | rounded to nearest             |
+/// | integer, bool | taken if the value is the same | taken if the value is the same |
 ///
+/// From f64 to bf16 and f16 it goes by way of f32, as a cast of a tensor does.
 /// A bool is a byte that is 0 or 1; another byte is taken by nothing, bool included.
 std::optional<int64_t> ConvertElements(DType from, const void* source, DType to, void* target,
                                        int64_t count);

@@ -29,7 +29,8 @@ class InputFile {
   int64_t size() const { return size_; }  ///< In bytes, when it was opened.
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
-  /// Reads exactly `bytes` bytes. Errors: kDataLoss if the file ends before; those of the system.
+  /// Reads exactly `bytes` bytes.
+  /// Errors: kDataLoss if the file ends before; those of the system.
   absl::Status ReadAt(int64_t offset, void* target, int64_t bytes) const;
   /// The whole file, if it is not longer than `limit` bytes (else kInvalidArgument).
   absl::StatusOr<std::string> ReadAll(int64_t limit) const;

@@ -18,8 +18,9 @@ namespace shardmesh::examples {
 /// Immutable; any number of ranks may read it at once.
 class ByteText {
  public:
-  /// Reads the whole file. Errors: one line that names `path`: kNotFound if it cannot be read,
-  /// kInvalidArgument if it is empty or a directory.
+  /// Reads the whole file.
+  /// Errors: one line that names `path`: kNotFound if it cannot be read, kInvalidArgument if it is
+  /// empty or a directory.
   static absl::StatusOr<ByteText> Open(const std::string& path);
 
   /// `name` stands for the text in messages.

@@ -28,9 +28,8 @@ struct SampleOptions {
 std::string Sample(nn::Module& model, const DeviceMesh& mesh, std::string_view prompt,
                    const SampleOptions& options, const std::function<bool()>& keep_going);
 
-/// The index that a uniform number u in [0, 1) picks: the first i with
-/// sum of p_0..p_i > u, where p = softmax(logits / temperature). Temperature 0: the first of the
-/// largest.
+/// The index that a uniform number u in [0, 1) picks: the first i with sum of p_0..p_i > u, where
+/// p = softmax(logits / temperature). Temperature 0: the first of the largest.
 int64_t PickIndex(std::span<const double> logits, double temperature, double u);
 
 }  // namespace shardmesh::examples

@@ -50,7 +50,8 @@ struct StepMetrics {
 /// A file of StepMetrics, one line each, written through at once so that it can be followed.
 class MetricsFile {
  public:
-  /// Replaces what is there. Errors: kNotFound, one line that names `path`.
+  /// Replaces what is there.
+  /// Errors: kNotFound, one line that names `path`.
   static absl::StatusOr<MetricsFile> Create(const std::string& path);
 
   /// Throws Error(kDataLoss) naming the file if it could not be written.

@@ -26,11 +26,15 @@ fail() {
   failures=$((failures + 1))
 }
 
+# The codemap has a row for each layer, in this order.
+codemap=$(grep -oE '^\| `[a-z]+/`' "$root/docs/architecture.md" | tr -d '|` /' | tr '\n' ' ')
+layers=
 declare -A known=([tests]=1 [third_party]=1 [tools]=1)
 while (($#)); do
   layer=$1 allowed=$2 file=$3
   shift 3
   known[$layer]=1
+  layers+="$layer "
   if [[ -z $file ]]; then
     if [[ -f $root/$layer/BUILD.bazel ]]; then
       fail "$layer/ has a BUILD.bazel: give its targets in tests/lint/layers.bzl"
@@ -47,5 +51,8 @@ for build_file in "$root"/*/BUILD.bazel; do
   folder=$(basename "$(dirname "$build_file")")
   [[ $folder == bazel-* || -n ${known[$folder]:-} ]] || fail "$folder/ is no layer of tests/lint/layers.bzl"
 done
+
+[[ $codemap == "${layers}tests " ]] ||
+  fail "the codemap of docs/architecture.md has '$codemap', the table in tests/lint/layers.bzl '$layers'"
 
 ((failures == 0))

@@ -33,6 +33,7 @@ done
 
 # White space.
 fail_each 'tab' < <(grep -nP '\t' "${all[@]}" || true)
+fail_each 'wider than 100 columns' < <(grep -nE '^.{101}' "${cc[@]}" || true)
 fail_each 'trailing blank' < <(grep -nP '[ \t\r]$' "${all[@]}" || true)
 
 # A project header is included as "shardmesh/...": what an unprefixed path finds
