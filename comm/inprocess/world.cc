@@ -177,7 +177,10 @@ void World::Wait(Collective& collective, int member) {
   collective.Release(member);
   if (!HasFailed()) return;
   const Lock lock = LockWorld();
-  ThrowFailedLocked(absl::StrCat("; rank ", rank, " was in ", collective.ToString()));
+  // A collective that all have reached has nothing to do with the failure.
+  ThrowFailedLocked(collective.IsReady()
+                        ? std::string()
+                        : absl::StrCat("; rank ", rank, " was in ", collective.ToString()));
 }
 
 bool World::Poll(Collective& collective, int member) {
