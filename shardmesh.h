@@ -21,6 +21,7 @@
 #include "shardmesh/dtensor/comm_trace.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/dtensor.h"
+#include "shardmesh/dtensor/gradients.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/fsdp/fully_shard.h"
 #include "shardmesh/mesh/device_mesh.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/checkpoint/checkpoint_reader.h"
 
-#include "shardmesh/checkpoint/safetensors_builder.h"
+#include "shardmesh/checkpoint/testing/safetensors_builder.h"
 
 namespace shardmesh {
 namespace {

@@ -9,8 +9,8 @@
 #include <random>
 #include <thread>
 
-#include "shardmesh/checkpoint/safetensors_builder.h"
 #include "shardmesh/checkpoint/safetensors_file.h"
+#include "shardmesh/checkpoint/testing/safetensors_builder.h"
 
 namespace shardmesh {
 namespace {

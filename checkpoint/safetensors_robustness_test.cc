@@ -8,7 +8,7 @@
 #include <random>
 
 #include "shardmesh/checkpoint/checkpoint_reader.h"
-#include "shardmesh/checkpoint/safetensors_builder.h"
+#include "shardmesh/checkpoint/testing/safetensors_builder.h"
 
 namespace shardmesh {
 namespace {

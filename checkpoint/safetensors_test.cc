@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "shardmesh/checkpoint/safetensors_builder.h"
 #include "shardmesh/checkpoint/safetensors_file.h"
+#include "shardmesh/checkpoint/testing/safetensors_builder.h"
 
 namespace shardmesh {
 namespace {

@@ -40,18 +40,6 @@ Node::~Node() {
 
 namespace internal {
 
-Saved::Saved(const DTensor& x) : value_(x.Detach()), version_(x.local().storage()->version()) {}
-
-DTensor Saved::Get(const char* op) const {
-  const int64_t now = value_.local().storage()->version();
-  if (now != version_) {
-    Throw(absl::StatusCode::kFailedPrecondition, "backward of ", op, ": a value it needs, ",
-          value_.ToString(), ", was written in place after forward (version ", now, ", saved at ",
-          version_, ")");
-  }
-  return value_;
-}
-
 const std::shared_ptr<Leaf>& LeafOf(const std::shared_ptr<DTensorImpl>& impl) {
   if (impl->leaf == nullptr) {
     impl->leaf = std::make_shared<Leaf>();
@@ -68,21 +56,6 @@ Edge EdgeTo(const DTensor& x) {
 }
 
 }  // namespace internal
-
-void Gradients::Write(int operand, const DeviceMesh& mesh, const Layout& layout, DType dtype,
-                      absl::FunctionRef<void(Tensor& target, bool accumulate)> kernel) {
-  const std::shared_ptr<Leaf>& leaf = edges_[operand].leaf;
-  if (leaf != nullptr && leaf->sink != nullptr && leaf->hooks.empty() &&
-      leaf->sink->Accepts(layout)) {
-    GradSink::Target target = leaf->sink->Open(layout);
-    kernel(target.buffer, target.accumulate);
-    delivered_[operand] = true;
-    return;
-  }
-  Tensor fresh = Tensor::Empty(mesh.context(), layout.LocalShape(mesh.coord()), dtype);
-  kernel(fresh, /*accumulate=*/false);
-  values_[operand] = DTensor(mesh, layout, std::move(fresh));
-}
 
 // ---- the engine ---------------------------------------------------------------------------------
 
@@ -166,7 +139,7 @@ class Engine {
       if (state.grads[hook.output])
         state.grads[hook.output] = RunHook(hook.function, state.grads[hook.output]);
     }
-    Gradients out(runtime_, node.edges());
+    Gradients out(node);
     const bool any = std::any_of(state.grads.begin(), state.grads.end(),
                                  [](const DTensor& g) { return bool(g); });
     if (any) node.Backward(state.grads, out);

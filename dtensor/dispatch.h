@@ -28,6 +28,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "shardmesh/dtensor/dtensor.h"
+#include "shardmesh/dtensor/gradients.h"
 #include "shardmesh/dtensor/internal/dtensor_impl.h"
 #include "shardmesh/dtensor/internal/node.h"
 #include "shardmesh/dtensor/runtime.h"

@@ -13,7 +13,7 @@
 namespace shardmesh::testing {
 namespace {
 
-constexpr Op kScaledAdd{"scaled_add"}, kFaulty{"faulty"};
+constexpr Op kScaledAdd{"scaled_add"}, kProduct{"product"}, kFaulty{"faulty"};
 
 DTensor ScaledAdd(const DTensor& a, const DTensor& b, double s) {
   Call call(kScaledAdd, {&a, &b});
@@ -24,6 +24,21 @@ DTensor ScaledAdd(const DTensor& a, const DTensor& b, double s) {
   call.Record({&y}, [s](std::span<const DTensor> grads, Gradients& out) {
     if (out.Needs(0)) out.Set(0, grads[0]);
     if (out.Needs(1)) out.Set(1, Mul(grads[0], s));
+  });
+  return y;
+}
+
+DTensor Product(const DTensor& a, const DTensor& b) {
+  Call call(kProduct, {&a, &b});
+  call.Decide([&] {
+    return OpRule{Rule::Parse("i j, i j -> i j; linear 0; linear 1"), {a.shape()}};
+  });
+  DTensor y =
+      call.Result(ops::Binary(call.context(), BinaryOp::kMul, call.local(0), call.local(1)));
+  call.Record({&y}, [a = Saved(call.input(0)), b = Saved(call.input(1))](
+                        std::span<const DTensor> grads, Gradients& out) {
+    if (out.Needs(0)) out.Set(0, Mul(grads[0], b.Get("product")));
+    if (out.Needs(1)) out.Set(1, Mul(grads[0], a.Get("product")));
   });
   return y;
 }
@@ -61,6 +76,23 @@ TEST(UserOp, IsRightInAnyLayout) {
     EXPECT_TRUE(to_a.AreOf(upstream, 0));
     EXPECT_TRUE(to_b.AreOf(scaled, 0));
   }
+}
+
+TEST(UserOp, SavesValuesForItsBackward) {
+  Random random(4);
+  const GlobalValue a = RandomGlobal({5, 3}, random), b = RandomGlobal({5, 3}, random);
+  Pieces to_a;
+  OnMesh({{"x", 3}}, [&](const DeviceMesh& mesh) {
+    DTensor x = Place(mesh, {Shard(1)}, a).SetRequiresGrad();
+    const DTensor y = Place(mesh, {Partial()}, b);
+    Backward(Sum(Product(x, y)));
+    to_a.Put(x.grad());
+    DTensor other = Place(mesh, {Shard(1)}, b);
+    const DTensor late = Sum(Product(x, other));
+    FillInPlace(other, 0);
+    EXPECT_NE(ErrorOf([&] { Backward(late); }).find("written in place"), std::string::npos);
+  });
+  EXPECT_TRUE(to_a.AreOf(b, 1e-14));
 }
 
 TEST(UserOp, MustReturnThisRanksBox) {

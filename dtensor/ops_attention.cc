@@ -8,9 +8,6 @@
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh {
-
-using internal::Saved;
-
 namespace {
 
 constexpr Op kRotary{"rotary"}, kAttention{"attention"}, kAttentionBackward{"attention_backward"};

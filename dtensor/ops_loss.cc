@@ -10,9 +10,6 @@
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh {
-
-using internal::Saved;
-
 namespace {
 
 constexpr Op kCrossEntropy{"cross_entropy"}, kCrossEntropyTerms{"cross_entropy_terms"};

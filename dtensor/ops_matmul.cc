@@ -9,7 +9,6 @@
 namespace shardmesh {
 
 using internal::CheckRankAtLeast;
-using internal::Saved;
 
 namespace {
 

@@ -8,7 +8,6 @@
 namespace shardmesh {
 
 using internal::ElementwiseRule;
-using internal::Saved;
 using internal::WriteSumTo;
 
 namespace {

@@ -6,9 +6,6 @@
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh {
-
-using internal::Saved;
-
 namespace {
 
 constexpr Op kSum{"sum"}, kMax{"max"}, kMin{"min"};

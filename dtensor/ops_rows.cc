@@ -8,7 +8,6 @@
 namespace shardmesh {
 
 using internal::CheckRankAtLeast;
-using internal::Saved;
 
 namespace {
 

@@ -7,14 +7,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/functional/function_ref.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/dtensor.h"
+#include "shardmesh/dtensor/gradients.h"
 
 namespace shardmesh {
 
@@ -40,33 +41,6 @@ struct Edge {
 };
 
 }  // namespace internal
-
-/// What a backward formula delivers: one gradient for each operand that wants one.
-class Gradients {
- public:
-  Gradients(Runtime& runtime, std::span<const internal::Edge> edges)
-      : runtime_(runtime), edges_(edges) {
-    values_.resize(edges.size());
-    delivered_.resize(edges.size(), false);
-  }
-
-  bool Needs(int operand) const { return static_cast<bool>(edges_[operand]); }
-  /// The gradient of the global operand, in any layout.
-  void Set(int operand, DTensor gradient) { values_[operand] = std::move(gradient); }
-  /// A gradient in `layout` that `kernel` writes (or adds, if `accumulate`) into a local tensor:
-  /// straight into the buffer of a leaf that has a sink, else into a fresh tensor of `dtype`.
-  void Write(int operand, const DeviceMesh& mesh, const Layout& layout, DType dtype,
-             absl::FunctionRef<void(Tensor& target, bool accumulate)> kernel);
-
-  const DTensor& value(int operand) const { return values_[operand]; }
-  bool delivered(int operand) const { return delivered_[operand]; }
-
- private:
-  Runtime& runtime_;
-  std::span<const internal::Edge> edges_;
-  absl::InlinedVector<DTensor, 3> values_;
-  absl::InlinedVector<bool, 3> delivered_;
-};
 
 /// One recorded op. Belongs to a rank. Long chains are destroyed iteratively.
 class Node {
@@ -119,19 +93,6 @@ class FunctionNode final : public Node {
 
  private:
   std::optional<F> function_;
-};
-
-/// A value kept for backward, outside the graph. Reading it after an in-place write throws.
-class Saved {
- public:
-  Saved() = default;
-  explicit Saved(const DTensor& x);
-  /// Throws Error(kFailedPrecondition) naming the tensor if its storage was written since.
-  DTensor Get(const char* op) const;
-
- private:
-  DTensor value_;
-  int64_t version_ = 0;
 };
 
 }  // namespace internal

@@ -6,8 +6,8 @@
 //   SafetensorsBuilder builder;
 //   builder.Add("x", "F32", {2}, BytesOf<float>({1.5f, -2.0f}));
 //   std::string path = WriteTestFile("two.safetensors", builder.Build());
-#ifndef SHARDMESH_CHECKPOINT_SAFETENSORS_BUILDER_H_
-#define SHARDMESH_CHECKPOINT_SAFETENSORS_BUILDER_H_
+#ifndef SHARDMESH_CHECKPOINT_TESTING_SAFETENSORS_BUILDER_H_
+#define SHARDMESH_CHECKPOINT_TESTING_SAFETENSORS_BUILDER_H_
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,4 +94,4 @@ inline void ExpectError(const absl::Status& status, absl::StatusCode code,
 
 }  // namespace shardmesh
 
-#endif  // SHARDMESH_CHECKPOINT_SAFETENSORS_BUILDER_H_
+#endif  // SHARDMESH_CHECKPOINT_TESTING_SAFETENSORS_BUILDER_H_

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the backward of an op reads and delivers.
+//
+//   call.Record({&y}, [a = Saved(call.input(0)), b = Saved(call.input(1))](
+//                         std::span<const DTensor> grads, Gradients& out) {
+//     if (out.Needs(0)) out.Set(0, Mul(grads[0], b.Get("mul")));
+//     if (out.Needs(1)) out.Set(1, Mul(grads[0], a.Get("mul")));
+//   });
+#ifndef SHARDMESH_DTENSOR_GRADIENTS_H_
+#define SHARDMESH_DTENSOR_GRADIENTS_H_
+
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "shardmesh/dtensor/dtensor.h"
+
+namespace shardmesh {
+
+/// One gradient for each operand that wants one. Lives while a backward formula runs.
+class Gradients {
+ public:
+  /// Made by the engine, for the operands of `node`, which must outlive it.
+  explicit Gradients(Node& node);
+
+  bool Needs(int operand) const;
+  /// The gradient of the global operand, of its shape and dtype, in any layout.
+  void Set(int operand, DTensor gradient) { values_[operand] = std::move(gradient); }
+  /// A gradient in `layout` that `kernel` writes (or adds, if `accumulate`) into a local tensor:
+  /// straight into the buffer of a leaf that has a sink, else into a fresh tensor of `dtype`.
+  void Write(int operand, const DeviceMesh& mesh, const Layout& layout, DType dtype,
+             absl::FunctionRef<void(Tensor& target, bool accumulate)> kernel);
+
+  /// No tensor where none was set.
+  const DTensor& value(int operand) const { return values_[operand]; }
+  /// Whether Write has put it into the leaf's buffer.
+  bool delivered(int operand) const { return delivered_[operand]; }
+
+ private:
+  Node& node_;
+  absl::InlinedVector<DTensor, 3> values_;
+  absl::InlinedVector<bool, 3> delivered_;
+};
+
+/// A value kept for backward, outside the graph. Reading it after an in-place write throws.
+class Saved {
+ public:
+  Saved() = default;
+  explicit Saved(const DTensor& x);
+  /// Throws Error(kFailedPrecondition) naming the tensor if its storage was written since.
+  DTensor Get(const char* op) const;
+
+ private:
+  DTensor value_;
+  int64_t version_ = 0;
+};
+
+}  // namespace shardmesh
+
+#endif  // SHARDMESH_DTENSOR_GRADIENTS_H_
