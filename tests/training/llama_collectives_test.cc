@@ -89,8 +89,9 @@ struct StepTrace {
   Events forward, loss, backward, clip;
 };
 
-void ForEachRank(const MeshShape& shape, bool sequence_parallel,
-                 const std::function<void(const DeviceMesh&, const StepTrace&)>& check) {
+void ForEachRank(
+    const MeshShape& shape, bool sequence_parallel,
+    const std::function<void(const DeviceMesh&, nn::Llama&, const StepTrace&)>& check) {
   const LlamaRunOptions options = Options(shape, sequence_parallel);
   const absl::Status status =
       RunRanks(static_cast<int>(shape.NumRanks()), [&](Communicator& world) {
@@ -100,7 +101,7 @@ void ForEachRank(const MeshShape& shape, bool sequence_parallel,
         model.Initialize(3);
         StepTrace first(mesh, model);  // Plans and prefetching order are learned.
         StepTrace second(mesh, model);
-        check(mesh, second);
+        check(mesh, model, second);
       });
   EXPECT_TRUE(status.ok()) << status;
 }
@@ -108,78 +109,111 @@ void ForEachRank(const MeshShape& shape, bool sequence_parallel,
 using Total = CommTrace::Total;
 
 TEST(LlamaCollectives, ABlockAllReducesTwiceEachWayOnTp) {
-  ForEachRank({{"dp", 2}, {"tp", 2}}, false, [](const DeviceMesh&, const StepTrace& trace) {
-    const int64_t activation =
-        kRows / 2 * kLength * kHidden * 4;  // 2 (p - 1) / p of it is sent with p = 2.
-    // Forward: one for the embedding and two a block. Backward: two a block and one for the head's
-    // input.
-    const Total expected{1 + 2 * kLayers, (1 + 2 * kLayers) * activation};
-    EXPECT_EQ(StepTrace::Sum(trace.forward, "tp", "all_reduce", "redistribute"), expected);
-    EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "all_reduce", "redistribute"), expected);
-    EXPECT_EQ(StepTrace::Others(trace.forward, {"redistribute", "fsdp_gather"}), 0u);
-    EXPECT_EQ(StepTrace::Others(trace.backward, {"redistribute", "fsdp_gather", "fsdp_reduce"}),
-              0u);
-  });
+  ForEachRank(
+      {{"dp", 2}, {"tp", 2}}, false, [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
+        const int64_t activation =
+            kRows / 2 * kLength * kHidden * 4;  // 2 (p - 1) / p of it is sent with p = 2.
+        // Forward: one for the embedding and two a block. Backward: two a block and one for the head's
+        // input.
+        const Total expected{1 + 2 * kLayers, (1 + 2 * kLayers) * activation};
+        EXPECT_EQ(StepTrace::Sum(trace.forward, "tp", "all_reduce", "redistribute"), expected);
+        EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "all_reduce", "redistribute"), expected);
+        EXPECT_EQ(StepTrace::Others(trace.forward, {"redistribute", "fsdp_gather"}), 0u);
+        EXPECT_EQ(StepTrace::Others(trace.backward, {"redistribute", "fsdp_gather", "fsdp_reduce"}),
+                  0u);
+      });
 }
 
 TEST(LlamaCollectives, SequenceParallelBlocksGatherAndScatterTwiceEachWayOnTp) {
-  ForEachRank({{"dp", 2}, {"tp", 2}}, true, [](const DeviceMesh&, const StepTrace& trace) {
-    const int64_t half = kRows / 2 * kLength * kHidden * 4 / 2;  // (p - 1) / p with p = 2.
-    // The embedding's output is scattered, the head's input gathered; backward mirrors this.
-    const Total gathers{2 * kLayers + 1, (2 * kLayers + 1) * half};
-    const Total scatters = gathers;
-    EXPECT_EQ(StepTrace::Sum(trace.forward, "tp", "all_gather", "redistribute"), gathers);
-    EXPECT_EQ(StepTrace::Sum(trace.forward, "tp", "reduce_scatter", "redistribute"), scatters);
-    EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "all_gather", "redistribute"), gathers);
-    EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "reduce_scatter", "redistribute"), scatters);
-    // The gradients of norm weights are summed over tp: one batched all-reduce a unit. Two norms a
-    // block, of which this rank holds half of each on dp; one norm in the root.
-    const int64_t norm_shard = kHidden / 2 * 4;
-    const Total norms{kLayers + 1, (2 * kLayers + 1) * norm_shard};
-    EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "all_reduce", "fsdp_reduce"), norms);
-    EXPECT_EQ(StepTrace::Others(trace.forward, {"redistribute", "fsdp_gather"}), 0u);
-    EXPECT_EQ(StepTrace::Others(trace.backward, {"redistribute", "fsdp_gather", "fsdp_reduce"}),
-              0u);
-  });
+  ForEachRank(
+      {{"dp", 2}, {"tp", 2}}, true, [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
+        const int64_t half = kRows / 2 * kLength * kHidden * 4 / 2;  // (p - 1) / p with p = 2.
+        // The embedding's output is scattered, the head's input gathered; backward mirrors this.
+        const Total gathers{2 * kLayers + 1, (2 * kLayers + 1) * half};
+        const Total scatters = gathers;
+        EXPECT_EQ(StepTrace::Sum(trace.forward, "tp", "all_gather", "redistribute"), gathers);
+        EXPECT_EQ(StepTrace::Sum(trace.forward, "tp", "reduce_scatter", "redistribute"), scatters);
+        EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "all_gather", "redistribute"), gathers);
+        EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "reduce_scatter", "redistribute"), scatters);
+        // The gradients of norm weights are summed over tp: one batched all-reduce a unit. Two norms a
+        // block, of which this rank holds half of each on dp; one norm in the root.
+        const int64_t norm_shard = kHidden / 2 * 4;
+        const Total norms{kLayers + 1, (2 * kLayers + 1) * norm_shard};
+        EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "all_reduce", "fsdp_reduce"), norms);
+        EXPECT_EQ(StepTrace::Others(trace.forward, {"redistribute", "fsdp_gather"}), 0u);
+        EXPECT_EQ(StepTrace::Others(trace.backward, {"redistribute", "fsdp_gather", "fsdp_reduce"}),
+                  0u);
+      });
 }
 
 TEST(LlamaCollectives, LossMovesThreeNumbersARowAndNeverTheLogits) {
-  ForEachRank({{"dp", 2}, {"tp", 2}}, false, [](const DeviceMesh&, const StepTrace& trace) {
-    const int64_t rows = kRows / 2 * kLength * 4;
-    int64_t on_tp = 0, tp_bytes = 0;
-    for (const CommTrace::Event& event : trace.loss) {
-      if (event.axis != "tp") continue;
-      EXPECT_EQ(event.kind, "all_reduce");
-      ++on_tp;
-      tp_bytes += event.bytes;
-    }
-    EXPECT_EQ(on_tp, 3);
-    EXPECT_EQ(tp_bytes, 3 * rows);
-    EXPECT_EQ(trace.loss.size(), 4u) << "and the count of targets on dp";
-  });
+  ForEachRank({{"dp", 2}, {"tp", 2}}, false,
+              [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
+                const int64_t rows = kRows / 2 * kLength * 4;
+                int64_t on_tp = 0, tp_bytes = 0;
+                for (const CommTrace::Event& event : trace.loss) {
+                  if (event.axis != "tp") continue;
+                  EXPECT_EQ(event.kind, "all_reduce");
+                  ++on_tp;
+                  tp_bytes += event.bytes;
+                }
+                EXPECT_EQ(on_tp, 3);
+                EXPECT_EQ(tp_bytes, 3 * rows);
+                EXPECT_EQ(trace.loss.size(), 4u) << "and the count of targets on dp";
+              });
 }
 
 TEST(LlamaCollectives, ClippingIsOneAllReduceOverTheShardingAxes) {
   ForEachRank({{"dp_replicate", 2}, {"dp", 2}, {"tp", 2}}, false,
-              [](const DeviceMesh&, const StepTrace& trace) {
+              [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
                 ASSERT_EQ(trace.clip.size(), 1u);
                 EXPECT_EQ(trace.clip[0].axis, "dp+tp");
                 EXPECT_EQ(trace.clip[0].kind, "all_reduce");
               });
 }
 
+// Bytes of this rank's shards, and of what they are gathered to along dp.
+struct DpBytes {
+  int64_t own = 0, whole = 0;
+};
+DpBytes DpBytesOf(const std::vector<nn::Parameter>& parameters, const DeviceMesh& mesh) {
+  DpBytes bytes;
+  for (const nn::Parameter& parameter : parameters) {
+    const Layout gathered = parameter.layout().With(mesh.shape().Index("dp"), Replicate());
+    bytes.own += 4 * parameter.layout().LocalShape(mesh.coord()).NumElements();
+    bytes.whole += 4 * gathered.LocalShape(mesh.coord()).NumElements();
+  }
+  return bytes;
+}
+
 TEST(LlamaCollectives, FullyShardSendsTheFormulaOnDpAndReplicas) {
   ForEachRank(
       {{"dp_replicate", 2}, {"dp", 2}, {"tp", 2}}, false,
-      [](const DeviceMesh&, const StepTrace& trace) {
-        EXPECT_EQ(StepTrace::Sum(trace.forward, "dp", "all_gather", "fsdp_gather").count,
-                  kLayers + 1);
-        EXPECT_EQ(StepTrace::Sum(trace.backward, "dp", "all_gather", "fsdp_gather").count, kLayers);
-        EXPECT_EQ(StepTrace::Sum(trace.backward, "dp", "reduce_scatter", "fsdp_reduce").count,
-                  kLayers + 1);
+      [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
         EXPECT_EQ(StepTrace::Sum(trace.backward, "dp_replicate", "all_reduce", "fsdp_reduce").count,
                   kLayers + 1);
       });
+  for (const MeshShape& shape : {MeshShape{{"dp", 2}, {"tp", 2}}, MeshShape{{"dp", 3}},
+                                 MeshShape{{"dp_replicate", 2}, {"dp", 2}, {"tp", 2}}}) {
+    SCOPED_TRACE(shape.ToString());
+    ForEachRank(shape, false, [](const DeviceMesh& mesh, nn::Llama& model, const StepTrace& trace) {
+      const int64_t others = mesh.Size("dp") - 1;
+      const DpBytes all = DpBytesOf(model.Parameters(), mesh);
+      DpBytes blocks;
+      for (auto& block : model.Blocks()) {
+        const DpBytes own = DpBytesOf(block.Parameters(), mesh);
+        blocks.own += own.own;
+        blocks.whole += own.whole;
+      }
+      // The root stays gathered; the blocks are gathered twice.
+      EXPECT_EQ(StepTrace::Sum(trace.forward, "dp", "all_gather", "fsdp_gather"),
+                (Total{kLayers + 1, others * all.own}));
+      EXPECT_EQ(StepTrace::Sum(trace.backward, "dp", "all_gather", "fsdp_gather"),
+                (Total{kLayers, others * blocks.own}));
+      EXPECT_EQ(StepTrace::Sum(trace.backward, "dp", "reduce_scatter", "fsdp_reduce"),
+                (Total{kLayers + 1, all.whole - all.own}));
+    });
+  }
 }
 
 }  // namespace
