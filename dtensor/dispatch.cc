@@ -77,7 +77,8 @@ void Call::MoveOperands() {
 }
 
 DTensor Call::input(int operand) const {
-  return DTensor(mesh(), decision_->propagation.inputs[operand], local(operand));
+  return DTensor(std::make_shared<internal::DTensorImpl>(
+      mesh(), decision_->propagation.inputs[operand], local(operand), &runtime_));
 }
 
 DTensor Call::Result(Tensor local, int result, bool may_write) const {
@@ -87,9 +88,9 @@ DTensor Call::Result(Tensor local, int result, bool may_write) const {
           ", but this rank's box of ", layout.ToString(), " has the shape ",
           decision_->output_shapes[result].ToString());
   }
-  DTensor tensor(mesh(), layout, std::move(local));
-  tensor.impl()->may_write = may_write;
-  return tensor;
+  auto impl = std::make_shared<internal::DTensorImpl>(mesh(), layout, std::move(local), &runtime_);
+  impl->may_write = may_write;
+  return DTensor(std::move(impl));
 }
 
 bool Call::Records() const {

@@ -57,7 +57,9 @@ void DTensor::SetGrad(DTensor grad) {
 }
 
 DTensor DTensor::Detach() const {
-  DTensor result(mesh(), layout(), local());
+  const internal::DTensorImpl& impl = Checked();
+  DTensor result(
+      std::make_shared<internal::DTensorImpl>(impl.mesh, impl.layout, impl.local, impl.runtime));
   result.impl_->may_write = impl_->may_write;
   return result;
 }

@@ -15,6 +15,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "shardmesh/mesh/device_mesh.h"
 #include "shardmesh/placement/layout.h"
@@ -37,6 +39,8 @@ class DTensor {
   /// Internal: `local` must be this rank's box of `layout`. Users call Distribute, FromLocal or a
   /// factory.
   DTensor(DeviceMesh mesh, Layout layout, Tensor local);
+  /// Internal: for ops, which know the rank's runtime already.
+  explicit DTensor(std::shared_ptr<internal::DTensorImpl> impl) : impl_(std::move(impl)) {}
 
   explicit operator bool() const { return impl_ != nullptr; }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/dtensor/gradients.h"
 
+#include <utility>
+
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/internal/node.h"
@@ -30,6 +32,11 @@ void Gradients::Write(int operand, const DeviceMesh& mesh, const Layout& layout,
 }
 
 Saved::Saved(const DTensor& x) : value_(x.Detach()), version_(x.local().storage()->version()) {}
+
+Saved::Saved(DTensor&& x) : version_(x.local().storage()->version()) {
+  const bool is_apart = x.impl().use_count() == 1 && x.IsLeaf() && !x.RequiresGrad();
+  value_ = is_apart ? std::move(x) : x.Detach();
+}
 
 DTensor Saved::Get(const char* op) const {
   const int64_t now = value_.local().storage()->version();

@@ -48,6 +48,8 @@ class Saved {
  public:
   Saved() = default;
   explicit Saved(const DTensor& x);
+  /// Takes over a handle that nobody else has and that is outside the graph already.
+  explicit Saved(DTensor&& x);
   /// Throws Error(kFailedPrecondition) naming the tensor if its storage was written since.
   DTensor Get(const char* op) const;
 

@@ -98,9 +98,9 @@ DTensor Attention(const DTensor& q, const DTensor& k, const DTensor& v, bool cau
       ops::Attention(call.context(), call.local(0), call.local(1), call.local(2), causal, factor);
   DTensor y = call.Result(std::move(result.out), 0);
   if (!call.Records()) return y;
-  const DTensor lse = call.Result(std::move(result.log_sum_exp), 1);
+  DTensor lse = call.Result(std::move(result.log_sum_exp), 1);
   call.Record({&y}, [sq = Saved(call.input(0)), sk = Saved(call.input(1)),
-                     sv = Saved(call.input(2)), sy = Saved(y), sl = Saved(lse), causal,
+                     sv = Saved(call.input(2)), sy = Saved(y), sl = Saved(std::move(lse)), causal,
                      factor](std::span<const DTensor> grads, Gradients& out) {
     AttentionBackward(grads[0], sq.Get(kAttention.name), sk.Get(kAttention.name),
                       sv.Get(kAttention.name), sy.Get(kAttention.name), sl.Get(kAttention.name),

@@ -145,12 +145,13 @@ DTensor RmsNorm(const DTensor& x, const DTensor& weight, double eps) {
   ops::NormResult result = ops::RmsNorm(call.context(), call.local(0), call.local(1), eps);
   DTensor y = call.Result(std::move(result.y), 0);
   if (!call.Records()) return y;
-  const DTensor inv_rms = call.Result(std::move(result.inv_std), 1);
-  call.Record({&y}, [sx = Saved(call.input(0)), sw = Saved(call.input(1)), sr = Saved(inv_rms)](
-                        std::span<const DTensor> grads, Gradients& out) {
-    RmsNormBackward(grads[0], sx.Get(kRmsNorm.name), sw.Get(kRmsNorm.name), sr.Get(kRmsNorm.name),
-                    out);
-  });
+  DTensor inv_rms = call.Result(std::move(result.inv_std), 1);
+  call.Record(
+      {&y}, [sx = Saved(call.input(0)), sw = Saved(call.input(1)), sr = Saved(std::move(inv_rms))](
+                std::span<const DTensor> grads, Gradients& out) {
+        RmsNormBackward(grads[0], sx.Get(kRmsNorm.name), sw.Get(kRmsNorm.name),
+                        sr.Get(kRmsNorm.name), out);
+      });
   return y;
 }
 
@@ -166,14 +167,15 @@ DTensor LayerNorm(const DTensor& x, const DTensor& weight, const DTensor& bias, 
                                           bias ? call.local(2) : Tensor(), eps);
   DTensor y = call.Result(std::move(result.y), 0);
   if (!call.Records()) return y;
-  const DTensor mean = call.Result(std::move(result.mean), 1);
-  const DTensor inv_std = call.Result(std::move(result.inv_std), 2);
-  call.Record({&y}, [sx = Saved(call.input(0)), sw = Saved(call.input(1)), sm = Saved(mean),
-                     si = Saved(inv_std), has_bias = static_cast<bool>(bias)](
-                        std::span<const DTensor> grads, Gradients& out) {
-    LayerNormBackward(grads[0], sx.Get(kLayerNorm.name), sw.Get(kLayerNorm.name),
-                      sm.Get(kLayerNorm.name), si.Get(kLayerNorm.name), has_bias, out);
-  });
+  DTensor mean = call.Result(std::move(result.mean), 1);
+  DTensor inv_std = call.Result(std::move(result.inv_std), 2);
+  call.Record({&y},
+              [sx = Saved(call.input(0)), sw = Saved(call.input(1)), sm = Saved(std::move(mean)),
+               si = Saved(std::move(inv_std)),
+               has_bias = static_cast<bool>(bias)](std::span<const DTensor> grads, Gradients& out) {
+                LayerNormBackward(grads[0], sx.Get(kLayerNorm.name), sw.Get(kLayerNorm.name),
+                                  sm.Get(kLayerNorm.name), si.Get(kLayerNorm.name), has_bias, out);
+              });
   return y;
 }
 
