@@ -113,8 +113,8 @@ TEST(LlamaCollectives, ABlockAllReducesTwiceEachWayOnTp) {
       {{"dp", 2}, {"tp", 2}}, false, [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
         const int64_t activation =
             kRows / 2 * kLength * kHidden * 4;  // 2 (p - 1) / p of it is sent with p = 2.
-        // Forward: one for the embedding and two a block. Backward: two a block and one for the head's
-        // input.
+        // Forward: one for the embedding and two a block. Backward: two a block and one for the
+        // head's input.
         const Total expected{1 + 2 * kLayers, (1 + 2 * kLayers) * activation};
         EXPECT_EQ(StepTrace::Sum(trace.forward, "tp", "all_reduce", "redistribute"), expected);
         EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "all_reduce", "redistribute"), expected);
@@ -135,8 +135,8 @@ TEST(LlamaCollectives, SequenceParallelBlocksGatherAndScatterTwiceEachWayOnTp) {
         EXPECT_EQ(StepTrace::Sum(trace.forward, "tp", "reduce_scatter", "redistribute"), scatters);
         EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "all_gather", "redistribute"), gathers);
         EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "reduce_scatter", "redistribute"), scatters);
-        // The gradients of norm weights are summed over tp: one batched all-reduce a unit. Two norms a
-        // block, of which this rank holds half of each on dp; one norm in the root.
+        // The gradients of norm weights are summed over tp: one batched all-reduce a unit. Two
+        // norms a block, of which this rank holds half of each on dp; one norm in the root.
         const int64_t norm_shard = kHidden / 2 * 4;
         const Total norms{kLayers + 1, (2 * kLayers + 1) * norm_shard};
         EXPECT_EQ(StepTrace::Sum(trace.backward, "tp", "all_reduce", "fsdp_reduce"), norms);
