@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/tensor/testing/pointwise_reference.h"
+
+#include <algorithm>
+
+#include "gtest/gtest.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/tensor/testing/reference.h"
+
+namespace shardmesh::testing {
+
+double Reference(UnaryOp op, double x) {
+  switch (op) {
+    case UnaryOp::kNeg:
+      return -x;
+    case UnaryOp::kAbs:
+      return std::fabs(x);
+    case UnaryOp::kExp:
+      return std::exp(x);
+    case UnaryOp::kLog:
+      return std::log(x);
+    case UnaryOp::kSqrt:
+      return std::sqrt(x);
+    case UnaryOp::kRsqrt:
+      return 1 / std::sqrt(x);
+    case UnaryOp::kReciprocal:
+      return 1 / x;
+    case UnaryOp::kTanh:
+      return std::tanh(x);
+    case UnaryOp::kSigmoid:
+      return 1 / (1 + std::exp(-x));
+    case UnaryOp::kSilu:
+      return x / (1 + std::exp(-x));
+    case UnaryOp::kRelu:
+      return x < 0 ? 0 : x;
+    case UnaryOp::kSquare:
+      return x * x;
+    case UnaryOp::kSin:
+      return std::sin(x);
+    case UnaryOp::kCos:
+      return std::cos(x);
+  }
+  return kNan;
+}
+
+double Reference(BinaryOp op, double a, double b) {
+  const bool is_nan = std::isnan(a) || std::isnan(b);
+  switch (op) {
+    case BinaryOp::kAdd:
+      return a + b;
+    case BinaryOp::kSub:
+      return a - b;
+    case BinaryOp::kMul:
+      return a * b;
+    case BinaryOp::kDiv:
+      return a / b;
+    case BinaryOp::kMaximum:
+      return is_nan ? kNan : std::max(a, b);
+    case BinaryOp::kMinimum:
+      return is_nan ? kNan : std::min(a, b);
+    case BinaryOp::kRSub:
+      return b - a;
+    case BinaryOp::kRDiv:
+      return b / a;
+  }
+  return kNan;
+}
+
+bool Reference(CompareOp op, double a, double b) {
+  switch (op) {
+    case CompareOp::kEqual:
+      return a == b;
+    case CompareOp::kNotEqual:
+      return a != b;
+    case CompareOp::kLess:
+      return a < b;
+    case CompareOp::kLessEqual:
+      return a <= b;
+    case CompareOp::kGreater:
+      return a > b;
+    case CompareOp::kGreaterEqual:
+      return a >= b;
+  }
+  return false;
+}
+
+double Tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 1e-15;
+    case DType::kF32:
+      return 4e-7;
+    case DType::kF16:
+      return 0x1p-11 + 1e-6;
+    default:
+      return 0x1p-8 + 1e-6;
+  }
+}
+
+void ExpectClose(const Tensor& actual, const std::vector<double>& expected,
+                 const std::string& what) {
+  const std::vector<double> values = Values(actual);
+  ASSERT_EQ(values.size(), expected.size()) << what;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(expected[i])) {
+      EXPECT_TRUE(std::isnan(values[i])) << what << " at " << i << " is " << values[i];
+    } else if (std::isinf(expected[i])) {
+      EXPECT_EQ(values[i], expected[i]) << what << " at " << i;
+    } else {
+      const double tolerance = Tolerance(actual.dtype()) * std::fabs(expected[i]) +
+                               (IsFloating(actual.dtype()) ? 1e-7 : 0);
+      EXPECT_NEAR(values[i], expected[i], tolerance) << what << " at " << i;
+    }
+  }
+}
+
+std::string ErrorOf(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "no error";
+}
+
+std::vector<Tensor> Layouts(ExecutionContext& context, const Tensor& x) {
+  std::vector<Tensor> layouts = {x};
+  std::vector<int> order(x.rank());
+  for (int i = 0; i < x.rank(); ++i) order[i] = i;
+  do {
+    layouts.push_back(InMemoryOrder(context, x, order));
+    if (IsFloating(x.dtype())) layouts.push_back(InMemoryOrder(context, x, order, /*gap=*/3));
+  } while (std::next_permutation(order.begin(), order.end()));
+  return layouts;
+}
+
+}  // namespace shardmesh::testing
