@@ -145,8 +145,13 @@ TEST(CommTrace, RefusesNamesThatCanCountNothing) {
               "CommTrace: 'pp' is no axis of mesh [dp=2, tp=1]");
     EXPECT_NE(ErrorOf([&] { trace.Sum("dp+"); }), "");
     EXPECT_NE(ErrorOf([&] { trace.Count("world"); }), "");
-    // A group of the world that is no axis is known once it has been seen.
-    mesh.Whole().Barrier();
+    // A group that is no axis is known once it has been seen.
+    EXPECT_NE(ErrorOf([&] { trace.Count("mine"); }), "");
+    const auto mine = mesh.Whole().Split(0, mesh.Whole().rank(), "mine");
+    const Tensor x = Tensor::FromValues<float>(mesh.context(), {2}, {1.0f, -2.0f});
+    mine->AllReduce({{x, x}}, ReduceOp::kSum).Wait();
+    EXPECT_EQ(trace.Count("mine", "all_reduce"), 1);
+    EXPECT_EQ(trace.Count("mine", "broadcast"), 0);
   });
 }
 
