@@ -62,16 +62,6 @@ void CheckOptions(const DeviceMesh& mesh, const FullyShardOptions& options) {
   check_dtype("reduce_dtype", precision.reduce_dtype);
 }
 
-// Gradients must not lose digits between backward and reduction.
-void CheckPrecision(const nn::Parameter& parameter, const MixedPrecision& precision) {
-  const DType param = precision.param_dtype.value_or(parameter.dtype());
-  const DType reduce = precision.reduce_dtype.value_or(parameter.dtype());
-  if (SizeOf(reduce) >= SizeOf(param)) return;
-  ThrowInvalid("FullyShard: reduce_dtype ", std::string(Name(reduce)),
-               " is narrower than param_dtype ", std::string(Name(param)), " of parameter ",
-               parameter.ToString());
-}
-
 }  // namespace
 
 void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options) {
@@ -88,8 +78,7 @@ void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOpti
   std::vector<nn::Parameter> parameters;
   for (const nn::Parameter& parameter : module.Parameters()) {
     if (taken.count(parameter.id()) > 0) continue;
-    internal::UnitParameter::Check(parameter, mesh, shard_axis);
-    CheckPrecision(parameter, options.mixed_precision);
+    internal::UnitParameter::Check(parameter, mesh, shard_axis, options.mixed_precision);
     parameters.push_back(parameter);
   }
 

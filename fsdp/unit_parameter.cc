@@ -24,9 +24,23 @@ Layout PlacedLayout(const nn::Parameter& parameter, const DeviceMesh& mesh) {
   return parameter.layout();
 }
 
+DType ParamDType(const nn::Parameter& parameter, const MixedPrecision& precision) {
+  return precision.param_dtype.value_or(parameter.dtype());
+}
+DType ReduceDType(const nn::Parameter& parameter, const MixedPrecision& precision) {
+  return precision.reduce_dtype.value_or(parameter.dtype());
+}
+
 }  // namespace
 
-void UnitParameter::Check(const nn::Parameter& parameter, const DeviceMesh& mesh, int shard_axis) {
+void UnitParameter::Check(const nn::Parameter& parameter, const DeviceMesh& mesh, int shard_axis,
+                          const MixedPrecision& precision) {
+  const DType param = ParamDType(parameter, precision), reduce = ReduceDType(parameter, precision);
+  if (SizeOf(reduce) < SizeOf(param)) {
+    ThrowInvalid("FullyShard: reduce_dtype ", std::string(Name(reduce)),
+                 " is narrower than param_dtype ", std::string(Name(param)), " of parameter ",
+                 parameter.ToString());
+  }
   if (parameter.IsPlacementFixed()) {
     ThrowInvalid("FullyShard: parameter ", parameter.ToString(),
                  " belongs to another unit already; shard inner modules before outer ones, and the "
@@ -47,8 +61,8 @@ UnitParameter::UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, in
                              const MixedPrecision& precision, StagingStats& staging)
     : parameter_(std::move(parameter)),
       mesh_(mesh),
-      param_dtype_(precision.param_dtype.value_or(parameter_.dtype())),
-      reduce_dtype_(precision.reduce_dtype.value_or(parameter_.dtype())),
+      param_dtype_(ParamDType(parameter_, precision)),
+      reduce_dtype_(ReduceDType(parameter_, precision)),
       staging_(staging),
       gathered_(PlacedLayout(parameter_, mesh)) {
   sharded_ = ShardedLayout(gathered_, shard_axis);

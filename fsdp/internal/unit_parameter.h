@@ -20,9 +20,11 @@ namespace shardmesh::fsdp::internal {
 /// Belongs to one unit of one rank.
 class UnitParameter : public GradSink {
  public:
-  /// Errors: throws Error(kInvalidArgument) naming the parameter if it belongs to a unit already or
-  /// cannot be sharded along `shard_axis`, an index in the mesh, or -1.
-  static void Check(const nn::Parameter& parameter, const DeviceMesh& mesh, int shard_axis);
+  /// Errors: throws Error(kInvalidArgument) naming the parameter if it belongs to a unit already,
+  /// cannot be sharded along `shard_axis` (an index in the mesh, or -1), or would have its
+  /// gradients reduced in a narrower dtype than they are computed in.
+  static void Check(const nn::Parameter& parameter, const DeviceMesh& mesh, int shard_axis,
+                    const MixedPrecision& precision);
   /// What Check accepts. Places the parameter.
   UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, int shard_axis,
                 const MixedPrecision& precision, StagingStats& staging);
