@@ -18,10 +18,10 @@ namespace shardmesh {
 namespace {
 
 using testing::ExpectElements;
+using testing::ExpectReduced;
 using testing::Form;
 using testing::Mix;
 using testing::OnEveryWorld;
-using testing::Reduced;
 using testing::RunWorld;
 using testing::Sample;
 using testing::SampleTensor;
@@ -61,14 +61,7 @@ TEST(Timing, RandomDelaysChangeNothing) {
                          gather.targets[m],
                          [&](int64_t i) { return Sample<float>(SeedOf(m, step), i); }, "gather");
                    }
-                   ExpectElements<float>(
-                       sum,
-                       [&](int64_t i) {
-                         return Reduced<float>(ReduceOp::kSum, 4, [&](int m) {
-                           return Sample<float>(SeedOf(m, step), i);
-                         });
-                       },
-                       "sum");
+                   ExpectReduced<float>(sum, world, ReduceOp::kSum, step, "sum");
                    // The contract: after Wait no peer reads the source.
                    testing::FillWithSamples<float>(x, 999);
                  }
@@ -102,14 +95,7 @@ TEST(Timing, PostedInOppositeOrderOnTwoGroupsAndWaitedForInAnyOrder) {
                            on_a.Wait();
                          }
                          const auto expect = [&](const Tensor& t, ReduceOp op, int item) {
-                           ExpectElements<int64_t>(
-                               t,
-                               [&](int64_t i) {
-                                 return Reduced<int64_t>(op, 4, [&](int m) {
-                                   return Sample<int64_t>(SeedOf(m, item), i);
-                                 });
-                               },
-                               "two groups");
+                           ExpectReduced<int64_t>(t, world, op, item, "two groups");
                          };
                          expect(x, ReduceOp::kSum, 1);
                          expect(y, ReduceOp::kMax, 2);
@@ -128,13 +114,7 @@ TEST(Work, CanBePolledSharedAndWaitedForTwice) {
     work.Wait();
     work.Wait();
     EXPECT_TRUE(copy.IsDone());
-    ExpectElements<float>(
-        x,
-        [&](int64_t i) {
-          return Reduced<float>(ReduceOp::kSum, world.size(),
-                                [&](int m) { return Sample<float>(SeedOf(m, 0), i); });
-        },
-        "polled");
+    ExpectReduced<float>(x, world, ReduceOp::kSum, 0, "polled");
   });
 }
 
@@ -167,13 +147,7 @@ TEST(Work, DroppedOneStillGivesPeersTheirResult) {
               gather.targets[m], [&](int64_t i) { return Sample<float>(SeedOf(m, step), i); },
               "gather with a dropped work");
         }
-        ExpectElements<float>(
-            sum,
-            [&](int64_t i) {
-              return Reduced<float>(ReduceOp::kSum, world.size(),
-                                    [&](int m) { return Sample<float>(SeedOf(m, step), i); });
-            },
-            "sum with a dropped work");
+        ExpectReduced<float>(sum, world, ReduceOp::kSum, step, "sum with a dropped work");
       }
     }
   });
@@ -191,13 +165,7 @@ TEST(Work, KeepsItsBuffersAlive) {
     // Would land in the source's memory if that had been given back.
     const Tensor other = SampleTensor<float>(world.context(), Form::kContiguous, {40009}, 77);
     work.Wait();
-    ExpectElements<float>(
-        sum,
-        [&](int64_t i) {
-          return Reduced<float>(ReduceOp::kSum, world.size(),
-                                [&](int m) { return Sample<float>(SeedOf(m, 3), i); });
-        },
-        "buffers of a work");
+    ExpectReduced<float>(sum, world, ReduceOp::kSum, 3, "buffers of a work");
   });
 }
 
@@ -267,14 +235,7 @@ TEST(Split, OrdersByKeyThenRankAndLeavesOutNegativeColors) {
 
     const Tensor x = SampleTensor<float>(world.context(), Form::kContiguous, {103}, SeedOf(r, 0));
     group->AllReduce({{x, x}}, ReduceOp::kSum).Wait();
-    ExpectElements<float>(
-        x,
-        [&](int64_t i) {
-          return Reduced<float>(ReduceOp::kSum, group->size(), [&](int m) {
-            return Sample<float>(SeedOf(group->world_ranks()[m], 0), i);
-          });
-        },
-        "group in descending order");
+    ExpectReduced<float>(x, *group, ReduceOp::kSum, 0, "group in descending order");
   });
 }
 

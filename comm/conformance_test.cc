@@ -23,6 +23,7 @@ namespace {
 
 using testing::EmptyOf;
 using testing::ExpectElements;
+using testing::ExpectReduced;
 using testing::Form;
 using testing::kForms;
 using testing::Mix;
@@ -79,13 +80,7 @@ void TestReduceScatter(Communicator& world, ReduceOp op, int64_t count) {
         SampleTensor<T>(context, Form::kContiguous, {count}, SeedOf(world.rank(), m)));
   }
   world.ReduceScatter({item}, op, "test").Wait();
-  ExpectElements<T>(
-      item.target,
-      [&](int64_t i) {
-        return Reduced<T>(op, world.size(),
-                          [&](int m) { return Sample<T>(SeedOf(m, world.rank()), i); });
-      },
-      "reduce-scatter");
+  ExpectReduced<T>(item.target, world, op, world.rank(), "reduce-scatter");
 }
 
 template <typename T>
@@ -94,12 +89,7 @@ void TestAllReduce(Communicator& world, ReduceOp op, int64_t count, bool in_plac
       SampleTensor<T>(world.context(), Form::kContiguous, {count}, SeedOf(world.rank(), 0));
   const Tensor target = in_place ? source : Tensor::Empty(world.context(), {count}, kDTypeOf<T>);
   world.AllReduce({{source, target}}, op, "test").Wait();
-  ExpectElements<T>(
-      target,
-      [&](int64_t i) {
-        return Reduced<T>(op, world.size(), [&](int m) { return Sample<T>(SeedOf(m, 0), i); });
-      },
-      in_place ? "all-reduce in place" : "all-reduce");
+  ExpectReduced<T>(target, world, op, 0, in_place ? "all-reduce in place" : "all-reduce");
 }
 
 TEST(Reduction, IsInRankOrderInEveryDTypeReductionAndCount) {
@@ -284,14 +274,8 @@ TEST(ReduceScatter, ReadsAndWritesPastTwoGibibytes) {
                          });
                        }
                        world.ReduceScatter({item}, ReduceOp::kSum, "test").Wait();
-                       ExpectElements<float>(
-                           item.target,
-                           [&](int64_t i) {
-                             return Reduced<float>(ReduceOp::kSum, 2, [&](int m) {
-                               return Sample<float>(SeedOf(m, world.rank()), i);
-                             });
-                           },
-                           "past 2 GiB");
+                       ExpectReduced<float>(item.target, world, ReduceOp::kSum, world.rank(),
+                                            "past 2 GiB");
                      }),
             absl::OkStatus());
 }
@@ -312,13 +296,7 @@ TEST(AllReduce, TakesStridedTensorsInBatchesAndInPlace) {
           }
           world.AllReduce(batch, ReduceOp::kSum, "test").Wait();
           for (int i = 0; i < 2; ++i) {
-            ExpectElements<double>(
-                batch[i].target,
-                [&](int64_t k) {
-                  return Reduced<double>(ReduceOp::kSum, world.size(),
-                                         [&](int m) { return Sample<double>(SeedOf(m, i), k); });
-                },
-                "strided all-reduce");
+            ExpectReduced<double>(batch[i].target, world, ReduceOp::kSum, i, "strided all-reduce");
           }
         }
       }

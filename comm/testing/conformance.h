@@ -70,6 +70,20 @@ T Reduced(ReduceOp op, int size, const SourceOf& source_of) {
 /// The samples of one item of one rank.
 inline uint64_t SeedOf(int rank, int item) { return 1000 * item + rank; }
 
+/// That `tensor` is the reduction of the samples of `item` over the members of `group`.
+template <typename T>
+void ExpectReduced(const Tensor& tensor, const Communicator& group, ReduceOp op, int item,
+                   const std::string& what) {
+  ExpectElements<T>(
+      tensor,
+      [&](int64_t i) {
+        return Reduced<T>(op, group.size(), [&](int m) {
+          return Sample<T>(SeedOf(group.world_ranks()[m], item), i);
+        });
+      },
+      what);
+}
+
 }  // namespace shardmesh::testing
 
 #endif  // SHARDMESH_COMM_TESTING_CONFORMANCE_H_
