@@ -19,22 +19,13 @@ namespace {
 constexpr int64_t kRows = 4, kLength = 10, kHidden = 24, kVocabulary = 62, kLayers = 3;
 
 LlamaRunOptions Options(const MeshShape& mesh, bool sequence_parallel) {
-  LlamaRunOptions options;
-  options.config.vocab_size = kVocabulary;
-  options.config.hidden_size = kHidden;
-  options.config.intermediate_size = 38;
-  options.config.num_hidden_layers = kLayers;
-  options.config.num_attention_heads = 4;
-  options.config.num_key_value_heads = 2;
-  options.mesh = mesh;
+  LlamaRunOptions options = ThreeLayers(mesh, kVocabulary);
   options.sequence_parallel = sequence_parallel;
   return options;
 }
 
 std::vector<int64_t> Tokens(int64_t stride) {
-  std::vector<int64_t> tokens;
-  for (int64_t i = 0; i < kRows * kLength; ++i) tokens.push_back((i * stride + 5) % kVocabulary);
-  return tokens;
+  return StridedIds(kRows * kLength, stride, kVocabulary);
 }
 
 // What one rank did in the parts of a step.

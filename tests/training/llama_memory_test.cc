@@ -27,22 +27,13 @@ constexpr int64_t kRows = 5, kLength = 9, kVocabulary = 61, kLayers = 3;
 constexpr int kSteps = 6;
 
 LlamaRunOptions Options(const MeshShape& mesh, bool bf16) {
-  LlamaRunOptions options;
-  options.config.vocab_size = kVocabulary;
-  options.config.hidden_size = 24;
-  options.config.intermediate_size = 38;
-  options.config.num_hidden_layers = kLayers;
-  options.config.num_attention_heads = 4;
-  options.config.num_key_value_heads = 2;
-  options.mesh = mesh;
+  LlamaRunOptions options = ThreeLayers(mesh, kVocabulary);
   options.bf16 = bf16;
   return options;
 }
 
 std::vector<int64_t> Tokens(int64_t stride) {
-  std::vector<int64_t> tokens;
-  for (int64_t i = 0; i < kRows * kLength; ++i) tokens.push_back((i * stride + 5) % kVocabulary);
-  return tokens;
+  return StridedIds(kRows * kLength, stride, kVocabulary);
 }
 
 // Elements of this rank's part of `parameters`; `gathered`: along dp.

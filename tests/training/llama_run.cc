@@ -132,6 +132,24 @@ absl::StatusOr<LlamaRun> RunLlama(const LlamaRunOptions& options) {
   return std::move(runs[0]);
 }
 
+LlamaRunOptions ThreeLayers(const MeshShape& mesh, int64_t vocab_size) {
+  LlamaRunOptions options;
+  options.config.vocab_size = vocab_size;
+  options.config.hidden_size = 24;
+  options.config.intermediate_size = 38;
+  options.config.num_hidden_layers = 3;
+  options.config.num_attention_heads = 4;
+  options.config.num_key_value_heads = 2;
+  options.mesh = mesh;
+  return options;
+}
+
+std::vector<int64_t> StridedIds(int64_t count, int64_t stride, int64_t vocab_size) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < count; ++i) ids.push_back((i * stride + 5) % vocab_size);
+  return ids;
+}
+
 double RelativeError(const std::vector<double>& actual, const std::vector<double>& expected) {
   if (actual.size() != expected.size()) return HUGE_VAL;
   double difference = 0, magnitude = 0;

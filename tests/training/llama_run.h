@@ -65,6 +65,12 @@ void ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh, const LlamaRunOp
 DTensor ShardedTokens(const DeviceMesh& mesh, int64_t rows, int64_t length,
                       const std::vector<int64_t>& values);
 
+/// Runs of a Llama of three layers with uneven extents, four query heads on two key heads.
+LlamaRunOptions ThreeLayers(const MeshShape& mesh, int64_t vocab_size);
+
+/// Ids (i * stride + 5) % vocab_size.
+std::vector<int64_t> StridedIds(int64_t count, int64_t stride, int64_t vocab_size);
+
 /// Largest difference over the largest magnitude of `expected`.
 double RelativeError(const std::vector<double>& actual, const std::vector<double>& expected);
 
