@@ -84,7 +84,7 @@ TEST(SafetensorsRead, AFileThatIsReplacedStaysReadable) {
 // Calls fn(box) for every box in `shape`, empty ones too.
 template <typename Fn>
 void ForEachBox(const Dims& shape, const Fn& fn, Box box = {}) {
-  const int d = box.rank();
+  const int d = box.num_dims();
   if (d == shape.size()) return fn(box);
   for (int64_t begin = 0; begin <= shape[d]; ++begin) {
     for (int64_t end = begin; end <= shape[d]; ++end) {

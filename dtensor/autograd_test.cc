@@ -462,7 +462,7 @@ TEST(Ops, RefuseTensorsOfAnotherRank) {
   OnMesh(kTwo, [&](const DeviceMesh& mesh) {
     const int me = mesh.coord()[0];
     of_rank[me] = Place(mesh, {Replicate()}, Values({3}, 36)).SetRequiresGrad();
-    mesh.Whole().Barrier();
+    mesh.WorldGroup().Barrier();
     const DTensor& mine = of_rank[me];
     const DTensor theirs = of_rank[1 - me];
     const auto refuses = [&](const char* what, absl::FunctionRef<void()> fn) {
@@ -478,7 +478,7 @@ TEST(Ops, RefuseTensorsOfAnotherRank) {
       refuses("copy in place", [&] { CopyInPlace(mine, theirs); });
     }
     refuses("set grad", [&] { DTensor(mine).SetGrad(theirs); });
-    mesh.Whole().Barrier();
+    mesh.WorldGroup().Barrier();
   });
 }
 

@@ -10,9 +10,9 @@
 
 namespace shardmesh {
 
-CommTrace::CommTrace(const DeviceMesh& mesh) : mesh_(mesh) { mesh_.Whole().AddObserver(this); }
+CommTrace::CommTrace(const DeviceMesh& mesh) : mesh_(mesh) { mesh_.WorldGroup().AddObserver(this); }
 
-CommTrace::~CommTrace() { mesh_.Whole().RemoveObserver(this); }
+CommTrace::~CommTrace() { mesh_.WorldGroup().RemoveObserver(this); }
 
 void CommTrace::OnCollective(const CollectiveEvent& event) {
   if (event.kind == "barrier" || event.group_size == 1) return;

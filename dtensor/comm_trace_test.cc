@@ -147,7 +147,7 @@ TEST(CommTrace, RefusesNamesThatCanCountNothing) {
     EXPECT_NE(ErrorOf([&] { trace.Count("world"); }), "");
     // A group that is no axis is known once it has been seen.
     EXPECT_NE(ErrorOf([&] { trace.Count("mine"); }), "");
-    const auto mine = mesh.Whole().Split(0, mesh.Whole().rank(), "mine");
+    const auto mine = mesh.WorldGroup().Split(0, mesh.WorldGroup().rank(), "mine");
     const Tensor x = Tensor::FromValues<float>(mesh.context(), {2}, {1.0f, -2.0f});
     mine->AllReduce({{x, x}}, ReduceOp::kSum).Wait();
     EXPECT_EQ(trace.Count("mine", "all_reduce"), 1);
@@ -188,7 +188,7 @@ TEST(CommTrace, TracesNestAndEachCountsForItself) {
     EXPECT_EQ(outer.events().size(), 3u);
     EXPECT_EQ(outer.ByAxis().at("x").at("all_gather"), (Total{2, 2 * 2 * 3 * 8}));
     EXPECT_THAT(outer.ToString(), HasSubstr("x all_gather full_tensor: 1 x, 48 bytes\n"));
-    mesh.Whole().Barrier();
+    mesh.WorldGroup().Barrier();
     EXPECT_EQ(outer.Count(), 3);
   });
 }

@@ -33,7 +33,7 @@ Runtime& CheckedRuntime(const Op& op, std::span<const DTensor* const> operands) 
 
 }  // namespace
 
-Call::Call(const Op& op, std::span<const DTensor* const> operands)
+OpCall::OpCall(const Op& op, std::span<const DTensor* const> operands)
     : op_(op), operands_(operands.begin(), operands.end()), runtime_(CheckedRuntime(op, operands)) {
   key_.Add(&op);
   for (const DTensor* operand : operands_) {
@@ -43,7 +43,7 @@ Call::Call(const Op& op, std::span<const DTensor* const> operands)
   for (const int coordinate : mesh().coord()) key_.Add(coordinate);
 }
 
-const Decision& Call::DecideAnew(const OpRule& op_rule) {
+const Decision& OpCall::DecideAnew(const OpRule& op_rule) {
   absl::InlinedVector<Layout, 4> layouts;
   for (const DTensor* operand : operands_) layouts.push_back(operand->layout());
   const MovePrice price = [&](const Layout& from, const Layout& to, int operand) {
@@ -59,7 +59,7 @@ const Decision& Call::DecideAnew(const OpRule& op_rule) {
   return runtime_.AddDecision(key_, std::move(decision));
 }
 
-void Call::MoveOperands() {
+void OpCall::MoveOperands() {
   moved_.resize(operands_.size());
   for (size_t i = 0; i < operands_.size(); ++i) {
     internal::DTensorImpl& impl = *operands_[i]->impl();
@@ -76,12 +76,12 @@ void Call::MoveOperands() {
   }
 }
 
-DTensor Call::input(int operand) const {
+DTensor OpCall::input(int operand) const {
   return DTensor(std::make_shared<internal::DTensorImpl>(
       mesh(), decision_->propagation.inputs[operand], local(operand), &runtime_));
 }
 
-DTensor Call::Result(Tensor local, int result, bool may_write) const {
+DTensor OpCall::Result(Tensor local, int result, bool may_write) const {
   const Layout& layout = output_layout(result);
   if (!(local.shape() == decision_->output_shapes[result])) {
     Throw(absl::StatusCode::kInternal, op_.name, ": result ", result, " is ", local.ToString(),
@@ -93,7 +93,7 @@ DTensor Call::Result(Tensor local, int result, bool may_write) const {
   return DTensor(std::move(impl));
 }
 
-bool Call::Records() const {
+bool OpCall::Records() const {
   if (!runtime_.grad_enabled) return false;
   for (const DTensor* operand : operands_) {
     if (operand->impl()->requires_grad) return true;
@@ -101,7 +101,7 @@ bool Call::Records() const {
   return false;
 }
 
-void Call::Attach(std::shared_ptr<Node> node, std::initializer_list<DTensor*> results) {
+void OpCall::Attach(std::shared_ptr<Node> node, std::initializer_list<DTensor*> results) {
   for (const DTensor* operand : operands_) node->edges().push_back(internal::EdgeTo(*operand));
   int output = 0;
   for (DTensor* result : results) {

@@ -7,7 +7,7 @@
 //   constexpr Op kScaledAdd{"scaled_add"};
 //
 //   DTensor ScaledAdd(const DTensor& a, const DTensor& b, double s) {
-//     Call call(kScaledAdd, {&a, &b});
+//     OpCall call(kScaledAdd, {&a, &b});
 //     call.Decide([&] { return OpRule{Rule::Parse("i j, i j -> i j; linear 0 1"), {a.shape()}}; });
 //     Tensor local = ops::Binary(call.context(), BinaryOp::kMul, call.local(1), s);
 //     ops::BinaryInto(call.context(), BinaryOp::kAdd, local, call.local(0));
@@ -49,17 +49,17 @@ struct OpRule {
 };
 
 /// One call of one op on one rank. Short-lived; the operands must outlive it.
-class Call {
+class OpCall {
  public:
   /// Errors: throws Error(kInvalidArgument) naming the op if an operand is no tensor, or operands
   /// belong to different ranks or meshes.
-  Call(const Op& op, std::initializer_list<const DTensor*> operands)
-      : Call(op, std::span<const DTensor* const>(operands.begin(), operands.size())) {}
-  Call(const Op& op, std::span<const DTensor* const> operands);
+  OpCall(const Op& op, std::initializer_list<const DTensor*> operands)
+      : OpCall(op, std::span<const DTensor* const>(operands.begin(), operands.size())) {}
+  OpCall(const Op& op, std::span<const DTensor* const> operands);
 
   /// Static attributes that the rule depends on, before Decide.
   template <typename... Attributes>
-  Call& Attribute(const Attributes&... attributes) {
+  OpCall& Attribute(const Attributes&... attributes) {
     (key_.Add(attributes), ...);
     return *this;
   }

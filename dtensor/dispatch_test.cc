@@ -16,7 +16,7 @@ namespace {
 constexpr Op kScaledAdd{"scaled_add"}, kProduct{"product"}, kFaulty{"faulty"};
 
 DTensor ScaledAdd(const DTensor& a, const DTensor& b, double s) {
-  Call call(kScaledAdd, {&a, &b});
+  OpCall call(kScaledAdd, {&a, &b});
   call.Decide([&] { return OpRule{Rule::Parse("i j, i j -> i j; linear 0 1"), {a.shape()}}; });
   Tensor local = ops::Binary(call.context(), BinaryOp::kMul, call.local(1), s);
   ops::BinaryInto(call.context(), BinaryOp::kAdd, local, call.local(0));
@@ -29,7 +29,7 @@ DTensor ScaledAdd(const DTensor& a, const DTensor& b, double s) {
 }
 
 DTensor Product(const DTensor& a, const DTensor& b) {
-  Call call(kProduct, {&a, &b});
+  OpCall call(kProduct, {&a, &b});
   call.Decide([&] {
     return OpRule{Rule::Parse("i j, i j -> i j; linear 0; linear 1"), {a.shape()}};
   });
@@ -45,7 +45,7 @@ DTensor Product(const DTensor& a, const DTensor& b) {
 
 // Returns what the kernel of a careless author might: all rows, whatever this rank's box is.
 DTensor Faulty(const DTensor& x, int64_t rows) {
-  Call call(kFaulty, {&x});
+  OpCall call(kFaulty, {&x});
   call.Decide([&] { return OpRule{Rule::Parse("i j -> i j"), {x.shape()}}; });
   return call.Result(ops::Zeros(call.context(), {rows, x.dim(1)}, x.dtype()));
 }

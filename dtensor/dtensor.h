@@ -45,10 +45,10 @@ class DTensor {
   explicit operator bool() const { return impl_ != nullptr; }
 
   const Dims& shape() const { return layout().global_shape(); }  ///< Global.
-  int rank() const { return shape().size(); }                    ///< Number of dims.
+  int num_dims() const { return shape().size(); }                ///< Number of dims.
   /// Extent of a global dim; -1 is the last. Throws Error(kInvalidArgument) if there is no such.
   int64_t dim(int index) const {
-    if (index < 0 || index >= rank()) index = NormalizeDim(index, rank(), "dim");
+    if (index < 0 || index >= num_dims()) index = NormalizeDim(index, num_dims(), "dim");
     return shape()[index];
   }
   int64_t NumElements() const { return shape().NumElements(); }

@@ -85,7 +85,7 @@ Operands CastTo(const Json& a, const Operands& x) {
 }
 
 Operands MatrixProduct(const Json& a, const Operands& x) {
-  if (x[0].rank() < 2 || x[1].rank() < 2) return {};
+  if (x[0].num_dims() < 2 || x[1].num_dims() < 2) return {};
   const auto turned = [&](const char* name, const DTensor& t) {
     return a.value(name, false) ? Transpose(t, -2, -1) : t;
   };

@@ -31,11 +31,11 @@ int64_t Fingerprint(const std::string& text) {
 // Every rank learns what every rank passed: {fingerprint of the global arguments, rank, extents}.
 void CompareAcrossRanks(const DeviceMesh& mesh, const Tensor& local, const Layout& layout) {
   ExecutionContext& context = mesh.context();
-  Communicator& group = mesh.Whole();
+  Communicator& group = mesh.WorldGroup();
   const std::string arguments = absl::StrCat(std::string(Name(local.dtype())), layout.ToString());
   std::vector<int64_t> mine(2 + Dims::kMaxRank, 0);
   mine[0] = Fingerprint(arguments);
-  mine[1] = local.rank();
+  mine[1] = local.num_dims();
   std::copy(local.shape().begin(), local.shape().end(), mine.begin() + 2);
   const Dims row = {static_cast<int64_t>(mine.size())};
   AllGatherItem item;

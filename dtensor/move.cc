@@ -137,7 +137,7 @@ Communicator& GroupOf(const DeviceMesh& mesh, const AxisList& axes) {
 Tensor ViewOfBox(const Tensor& local, const Box& outer, const Box& box) {
   const Box within = Relative(box, outer);
   Tensor view = local;
-  for (int d = 0; d < within.rank(); ++d) {
+  for (int d = 0; d < within.num_dims(); ++d) {
     view = view.Narrow(d, within.begin[d], within.end[d] - within.begin[d]);
   }
   return view;

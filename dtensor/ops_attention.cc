@@ -14,9 +14,9 @@ constexpr Op kRotary{"rotary"}, kAttention{"attention"}, kAttentionBackward{"att
 
 // inverse: the gradient is rotated back.
 DTensor Rotate(const DTensor& x, const Tensor& cos, const Tensor& sin, bool inverse) {
-  Call call(kRotary, {&x});
+  OpCall call(kRotary, {&x});
   call.Decide([&] {
-    if (x.rank() != 4)
+    if (x.num_dims() != 4)
       ThrowInvalid(kRotary.name, ": expected [batch, heads, seq, d], got ", x.ToString());
     Rule rule = internal::FactorsOf(x.shape(), {2, 3});
     rule.outputs = {rule.inputs[0]};
@@ -46,7 +46,7 @@ struct AttentionRule {
 };
 
 void CheckOperands(const DTensor& q, const DTensor& k, const DTensor& v) {
-  const bool ranks = q.rank() == 4 && k.rank() == 4 && v.rank() == 4;
+  const bool ranks = q.num_dims() == 4 && k.num_dims() == 4 && v.num_dims() == 4;
   if (!ranks || q.dim(0) != k.dim(0) || q.dim(3) != k.dim(3) || !(k.shape() == v.shape())) {
     ThrowInvalid(kAttention.name, ": q ", q.ToString(), ", k ", k.ToString(), " and v ",
                  v.ToString(), " are not [b, h, s, d], [b, kv, t, d] and [b, kv, t, d]");
@@ -60,7 +60,7 @@ void CheckOperands(const DTensor& q, const DTensor& k, const DTensor& v) {
 void AttentionBackward(const DTensor& grad, const DTensor& q, const DTensor& k, const DTensor& v,
                        const DTensor& y, const DTensor& lse, bool causal, double scale,
                        Gradients& out) {
-  Call call(kAttentionBackward, {&grad, &q, &k, &v, &y, &lse});
+  OpCall call(kAttentionBackward, {&grad, &q, &k, &v, &y, &lse});
   call.Decide([&] {
     AttentionRule attention(q, k);
     attention.rule.inputs = {attention.out, attention.q,   attention.k,
@@ -85,7 +85,7 @@ DTensor Rotary(const DTensor& x, const Tensor& cos, const Tensor& sin) {
 
 DTensor Attention(const DTensor& q, const DTensor& k, const DTensor& v, bool causal,
                   std::optional<double> scale) {
-  Call call(kAttention, {&q, &k, &v});
+  OpCall call(kAttention, {&q, &k, &v});
   call.Decide([&] {
     CheckOperands(q, k, v);
     AttentionRule attention(q, k);

@@ -38,10 +38,10 @@ Tensor Aligned(const char* op, const DTensor& a, const DTensor& b) {
   }
   if (a.dtype() != b.dtype())
     ThrowInvalid(op, ": ", a.ToString(), " and ", b.ToString(), " differ in dtype; cast one");
-  const int lead = a.rank() - b.rank();
+  const int lead = a.num_dims() - b.num_dims();
   Placements placements;
   AxisList order;
-  for (int d = 0; d < a.rank(); ++d) {
+  for (int d = 0; d < a.num_dims(); ++d) {
     for (int axis : a.layout().SplitAxes(d)) {
       if (d >= lead && b.shape()[d - lead] == a.shape()[d]) order.push_back(axis);
     }

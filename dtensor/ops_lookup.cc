@@ -30,7 +30,7 @@ struct LookupRule {
 // are not read.
 void WriteTableGradient(Gradients& out, int operand, const DTensor& grad, const DTensor& ids,
                         const DTensor& table) {
-  Call call(kEmbeddingBackward, {&grad, &ids, &table});
+  OpCall call(kEmbeddingBackward, {&grad, &ids, &table});
   call.Decide([&] {
     LookupRule lookup(ids.shape());
     lookup.rule.inputs = {lookup.full, lookup.b, lookup.table};
@@ -49,9 +49,9 @@ void WriteTableGradient(Gradients& out, int operand, const DTensor& grad, const 
 }  // namespace
 
 DTensor Embedding(const DTensor& ids, const DTensor& table) {
-  Call call(kEmbedding, {&ids, &table});
+  OpCall call(kEmbedding, {&ids, &table});
   call.Decide([&] {
-    if (table.rank() != 2)
+    if (table.num_dims() != 2)
       ThrowInvalid(kEmbedding.name, ": expected a table of 2 dims, got ", table.ToString());
     if (IsFloating(ids.dtype()) || ids.dtype() == DType::kBool) {
       ThrowInvalid(kEmbedding.name, ": expected ids of an integer dtype, got ", ids.ToString());

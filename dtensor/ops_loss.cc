@@ -19,7 +19,7 @@ constexpr Op kCrossEntropyBackward{"cross_entropy_backward"};
 OpRule RowsRule(const DTensor& logits, int row_operands, int row_results) {
   Rule rule = internal::FactorsOf(logits.shape());
   const Rule::FactorOfDim rows(rule.inputs[0].begin(), rule.inputs[0].end() - 1);
-  const Dims shape(std::span<const int64_t>(logits.shape().begin(), logits.rank() - 1));
+  const Dims shape(std::span<const int64_t>(logits.shape().begin(), logits.num_dims() - 1));
   for (int i = 0; i < row_operands; ++i) rule.inputs.push_back(rows);
   OpRule result{std::move(rule), {}};
   for (int i = 0; i < row_results; ++i) {
@@ -31,7 +31,7 @@ OpRule RowsRule(const DTensor& logits, int row_operands, int row_results) {
 
 void CheckOperands(const DTensor& logits, const DTensor& targets) {
   internal::CheckRankAtLeast(kCrossEntropy.name, logits, 1);
-  const Dims rows(std::span<const int64_t>(logits.shape().begin(), logits.rank() - 1));
+  const Dims rows(std::span<const int64_t>(logits.shape().begin(), logits.num_dims() - 1));
   if (!(targets.shape() == rows)) {
     ThrowInvalid(kCrossEntropy.name, ": targets ", targets.ToString(), " do not have the shape of ",
                  logits.ToString(), " without its last dim");
@@ -48,11 +48,11 @@ void CheckOperands(const DTensor& logits, const DTensor& targets) {
 // Sums over the local classes of each row: Partial where the class dim is sharded.
 std::pair<DTensor, DTensor> Terms(const DTensor& logits, const DTensor& targets, const DTensor& max,
                                   int64_t ignore_index) {
-  Call call(kCrossEntropyTerms, {&logits, &targets, &max});
+  OpCall call(kCrossEntropyTerms, {&logits, &targets, &max});
   call.Decide([&] { return RowsRule(logits, /*row_operands=*/2, /*row_results=*/2); });
   ops::CheckIndices(call.context(), kCrossEntropy.name, call.local(1), 0, logits.dim(-1),
                     ignore_index);
-  const int64_t first_class = call.InputBox(0).begin[logits.rank() - 1];
+  const int64_t first_class = call.InputBox(0).begin[logits.num_dims() - 1];
   ops::CrossEntropyTermsResult terms = ops::CrossEntropyTerms(
       call.context(), call.local(0), call.local(1), first_class, call.local(2));
   return {call.Result(std::move(terms.sum_exp), 0), call.Result(std::move(terms.picked), 1)};
@@ -60,7 +60,7 @@ std::pair<DTensor, DTensor> Terms(const DTensor& logits, const DTensor& targets,
 
 DTensor LogitsGradient(const DTensor& logits, const DTensor& targets, const DTensor& log_sum_exp,
                        const DTensor& scale, int64_t ignore_index) {
-  Call call(kCrossEntropyBackward, {&logits, &targets, &log_sum_exp, &scale});
+  OpCall call(kCrossEntropyBackward, {&logits, &targets, &log_sum_exp, &scale});
   call.Decide([&] {
     OpRule rule = RowsRule(logits, /*row_operands=*/3, /*row_results=*/0);
     rule.rule.outputs = {rule.rule.inputs[0]};
@@ -68,7 +68,7 @@ DTensor LogitsGradient(const DTensor& logits, const DTensor& targets, const DTen
     rule.rule.linear = {8u};
     return rule;
   });
-  const int64_t first_class = call.InputBox(0).begin[logits.rank() - 1];
+  const int64_t first_class = call.InputBox(0).begin[logits.num_dims() - 1];
   return call.Result(ops::CrossEntropyBackward(call.context(), call.local(0), call.local(1),
                                                first_class, call.local(2), call.local(3),
                                                ignore_index));

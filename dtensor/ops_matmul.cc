@@ -18,7 +18,7 @@ constexpr Op kLinearInput{"linear_backward_input"}, kLinearWeight{"linear_backwa
 // "b.. k, n k -> b.. n": the batch dims of `x`, then its last dim, which is one of the weight's.
 OpRule LinearRule(const char* op, const DTensor& x, const DTensor& weight, int contracted) {
   CheckRankAtLeast(op, x, 1);
-  if (weight.rank() != 2)
+  if (weight.num_dims() != 2)
     ThrowInvalid(op, ": expected a weight of 2 dims, got ", weight.ToString());
   if (x.dim(-1) != weight.dim(contracted)) {
     ThrowInvalid(op, ": the last dim of ", x.ToString(), " is not dim ", contracted,
@@ -27,7 +27,7 @@ OpRule LinearRule(const char* op, const DTensor& x, const DTensor& weight, int c
   Rule rule = internal::FactorsOf(x.shape());  // The last factor is the contracted one.
   const int other = static_cast<int>(rule.factors.size());
   rule.factors.push_back({"other", false, {}});
-  const int k = x.rank() - 1;
+  const int k = x.num_dims() - 1;
   rule.inputs.push_back(contracted == 1 ? Rule::FactorOfDim{other, k}
                                         : Rule::FactorOfDim{k, other});
   rule.outputs = {rule.inputs[0]};
@@ -40,29 +40,29 @@ OpRule LinearRule(const char* op, const DTensor& x, const DTensor& weight, int c
 
 // x [.., k] times the matrix [k, n]; x may be one row without batch dims.
 Tensor TimesMatrix(ExecutionContext& context, const Tensor& x, const Tensor& matrix) {
-  if (x.rank() > 1) return ops::MatMul(context, x, matrix);
+  if (x.num_dims() > 1) return ops::MatMul(context, x, matrix);
   return ops::MatMul(context, x.Unsqueeze(0), matrix).Squeeze(0);
 }
 
 // grad [.., n] x weight [n, k] -> [.., k].
 DTensor LinearBackwardInput(const DTensor& grad, const DTensor& weight) {
-  Call call(kLinearInput, {&grad, &weight});
+  OpCall call(kLinearInput, {&grad, &weight});
   call.Decide([&] { return LinearRule(kLinearInput.name, grad, weight, /*contracted=*/0); });
   return call.Result(TimesMatrix(call.context(), call.local(0), call.local(1)));
 }
 
 Tensor AsMatrix(ExecutionContext& context, const Tensor& x) {
   int64_t rows = 1;
-  for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.dim(d);
+  for (int d = 0; d + 1 < x.num_dims(); ++d) rows *= x.dim(d);
   return ops::Reshape(context, x, {rows, x.dim(-1)});
 }
 
 // Sum over the batch dims of left [.., n] and right [.., k] -> [n, k].
 void WriteOuterSum(Gradients& out, int operand, const DTensor& left, const DTensor& right) {
-  Call call(kLinearWeight, {&left, &right});
+  OpCall call(kLinearWeight, {&left, &right});
   call.Decide([&] {
     Rule rule = internal::FactorsOf(left.shape());
-    const int n = left.rank() - 1;
+    const int n = left.num_dims() - 1;
     const int k = static_cast<int>(rule.factors.size());
     rule.factors.push_back({"k", false, {}});
     rule.inputs.push_back(rule.inputs[0]);
@@ -86,8 +86,8 @@ OpRule MatMulRule(const DTensor& a, const DTensor& b) {
     ThrowInvalid(kMatMul.name, ": the last dim of ", a.ToString(), " is not the next to last of ",
                  b.ToString());
   }
-  Dims batch_a(std::span<const int64_t>(a.shape().begin(), a.rank() - 2));
-  Dims batch_b(std::span<const int64_t>(b.shape().begin(), b.rank() - 2));
+  Dims batch_a(std::span<const int64_t>(a.shape().begin(), a.num_dims() - 2));
+  Dims batch_b(std::span<const int64_t>(b.shape().begin(), b.num_dims() - 2));
   Dims shape = BroadcastShapes(batch_a, batch_b, kMatMul.name);
   const int batch = shape.size();
   Rule rule = internal::FactorsOf(shape);
@@ -98,7 +98,7 @@ OpRule MatMulRule(const DTensor& a, const DTensor& b) {
     Rule::FactorOfDim factors;
     const int lead = batch - own.size();
     for (int d = 0; d < own.size(); ++d) {
-      factors.push_back(own[d] == shape[lead + d] ? lead + d : Rule::kWholeDim);
+      factors.push_back(own[d] == shape[lead + d] ? lead + d : Rule::kNotShardable);
     }
     factors.push_back(row);
     factors.push_back(column);
@@ -115,7 +115,7 @@ OpRule MatMulRule(const DTensor& a, const DTensor& b) {
 }  // namespace
 
 DTensor MatMul(const DTensor& a, const DTensor& b) {
-  Call call(kMatMul, {&a, &b});
+  OpCall call(kMatMul, {&a, &b});
   call.Decide([&] { return MatMulRule(a, b); });
   DTensor y = call.Result(ops::MatMul(call.context(), call.local(0), call.local(1)));
   if (!call.Records()) return y;
@@ -126,7 +126,7 @@ DTensor MatMul(const DTensor& a, const DTensor& b) {
       internal::WriteSumTo(out, 0, MatMul(grads[0], Transpose(w, -2, -1)), x.shape());
     }
     if (!out.Needs(1)) return;
-    if (w.rank() == 2) {
+    if (w.num_dims() == 2) {
       WriteOuterSum(out, 1, x, grads[0]);
     } else {
       internal::WriteSumTo(out, 1, MatMul(Transpose(x, -2, -1), grads[0]), w.shape());
@@ -136,7 +136,7 @@ DTensor MatMul(const DTensor& a, const DTensor& b) {
 }
 
 DTensor Linear(const DTensor& x, const DTensor& weight, const DTensor& bias) {
-  Call call(kLinear, {&x, &weight});
+  OpCall call(kLinear, {&x, &weight});
   call.Decide([&] { return LinearRule(kLinear.name, x, weight, /*contracted=*/1); });
   DTensor y =
       call.Result(TimesMatrix(call.context(), call.local(0), call.local(1).Transpose(0, 1)));

@@ -43,7 +43,7 @@ const UnaryInfo& InfoOf(UnaryOp op) {
 // `saved` is x or y, whichever the kernel reads.
 DTensor UnaryBackward(UnaryOp op, const DTensor& grad, const DTensor& saved) {
   const UnaryInfo& info = InfoOf(op);
-  Call call(info.backward, {&grad, &saved});
+  OpCall call(info.backward, {&grad, &saved});
   const DTensor* operands[] = {&grad, &saved};
   call.Decide([&] { return ElementwiseRule(info.backward.name, operands, {1u}); });
   const Tensor& read = call.local(1);
@@ -54,7 +54,7 @@ DTensor UnaryBackward(UnaryOp op, const DTensor& grad, const DTensor& saved) {
 
 DTensor Unary(UnaryOp op, const DTensor& x) {
   const UnaryInfo& info = InfoOf(op);
-  Call call(info.op, {&x});
+  OpCall call(info.op, {&x});
   call.Decide([&] {
     const DTensor* operands[] = {&x};
     return info.linear ? ElementwiseRule(info.op.name, operands, {1u})
@@ -93,7 +93,7 @@ struct BinaryCall {
     });
     result = call.Result(ops::Binary(call.context(), kernel, call.local(0), call.local(1)));
   }
-  Call call;
+  OpCall call;
   DTensor result;
 };
 
@@ -129,7 +129,7 @@ struct ScalarCall {
     });
     result = call.Result(ops::Binary(call.context(), kernel, call.local(0), b));
   }
-  Call call;
+  OpCall call;
   DTensor result;
 };
 
@@ -247,7 +247,7 @@ DTensor Minimum(const DTensor& a, double b) {
 }
 
 DTensor Compare(CompareOp op, const DTensor& a, const DTensor& b) {
-  Call call(kCompare, {&a, &b});
+  OpCall call(kCompare, {&a, &b});
   call.Decide([&] {
     const DTensor* operands[] = {&a, &b};
     return ElementwiseRule(kCompare.name, operands);
@@ -256,7 +256,7 @@ DTensor Compare(CompareOp op, const DTensor& a, const DTensor& b) {
 }
 
 DTensor Compare(CompareOp op, const DTensor& a, double b) {
-  Call call(kCompareScalar, {&a});
+  OpCall call(kCompareScalar, {&a});
   call.Decide([&] {
     const DTensor* operands[] = {&a};
     return ElementwiseRule(kCompareScalar.name, operands);
@@ -265,7 +265,7 @@ DTensor Compare(CompareOp op, const DTensor& a, double b) {
 }
 
 DTensor Where(const DTensor& condition, const DTensor& a, const DTensor& b) {
-  Call call(kWhere, {&condition, &a, &b});
+  OpCall call(kWhere, {&condition, &a, &b});
   call.Decide([&] {
     const DTensor* operands[] = {&condition, &a, &b};
     return ElementwiseRule(kWhere.name, operands, {6u});
@@ -289,7 +289,7 @@ DTensor Cast(const DTensor& x, DType dtype) {
   // of the sum.
   const bool exact =
       IsFloating(x.dtype()) && IsFloating(dtype) && SizeOf(dtype) > SizeOf(x.dtype());
-  Call call(kCast, {&x});
+  OpCall call(kCast, {&x});
   call.Attribute(exact).Decide([&] {
     const DTensor* operands[] = {&x};
     return exact ? ElementwiseRule(kCast.name, operands, {1u})
@@ -306,7 +306,7 @@ DTensor Cast(const DTensor& x, DType dtype) {
 namespace {
 
 void SiluMulBackward(const DTensor& grad, const DTensor& gate, const DTensor& up, Gradients& out) {
-  Call call(kSiluMulBackward, {&grad, &gate, &up});
+  OpCall call(kSiluMulBackward, {&grad, &gate, &up});
   call.Decide([&] {
     const DTensor* operands[] = {&grad, &gate, &up};
     OpRule rule = ElementwiseRule(kSiluMulBackward.name, operands, {1u});
@@ -326,7 +326,7 @@ DTensor SiluMul(const DTensor& gate, const DTensor& up) {
   if (!(gate.shape() == up.shape())) {
     ThrowInvalid("silu_mul: gate ", gate.ToString(), " and up ", up.ToString(), " differ in shape");
   }
-  Call call(kSiluMul, {&gate, &up});
+  OpCall call(kSiluMul, {&gate, &up});
   call.Decide([&] {
     const DTensor* operands[] = {&gate, &up};
     return ElementwiseRule(kSiluMul.name, operands, {2u});
@@ -342,7 +342,7 @@ DTensor SiluMul(const DTensor& gate, const DTensor& up) {
 
 DTensor Dropout(const DTensor& x, double p, RandomKey key) {
   if (!(p >= 0.0 && p < 1.0)) ThrowInvalid("dropout: expected a probability in [0, 1), got ", p);
-  Call call(kDropout, {&x});
+  OpCall call(kDropout, {&x});
   call.Decide([&] {
     const DTensor* operands[] = {&x};
     return ElementwiseRule(kDropout.name, operands, {1u});

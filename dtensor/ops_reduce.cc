@@ -12,14 +12,14 @@ constexpr Op kSum{"sum"}, kMax{"max"}, kMin{"min"};
 
 // Sorted, without repetition; all dims if none are given.
 std::vector<int> NormalizedDims(const char* op, const DTensor& x, const std::vector<int>& dims) {
-  std::vector<bool> reduced(x.rank(), dims.empty());
+  std::vector<bool> reduced(x.num_dims(), dims.empty());
   for (int dim : dims) {
-    const int d = NormalizeDim(dim, x.rank(), op);
+    const int d = NormalizeDim(dim, x.num_dims(), op);
     if (reduced[d]) ThrowInvalid(op, ": dim ", dim, " of ", x.ToString(), " is given twice");
     reduced[d] = true;
   }
   std::vector<int> result;
-  for (int d = 0; d < x.rank(); ++d) {
+  for (int d = 0; d < x.num_dims(); ++d) {
     if (reduced[d]) result.push_back(d);
   }
   return result;
@@ -47,11 +47,11 @@ OpRule ReduceRule(const DTensor& x, uint64_t mask, bool keepdim, ReduceOp reduct
   Rule rule = internal::FactorsOf(x.shape());
   rule.reduction = reduction;
   rule.outputs.emplace_back();
-  for (int d = 0; d < x.rank(); ++d) {
+  for (int d = 0; d < x.num_dims(); ++d) {
     if (((mask >> d) & 1u) == 0) {
       rule.outputs[0].push_back(d);
     } else if (keepdim) {
-      rule.outputs[0].push_back(Rule::kWholeDim);
+      rule.outputs[0].push_back(Rule::kNotShardable);
     }
   }
   if (reduction == ReduceOp::kSum) rule.linear = {1u};
@@ -62,7 +62,7 @@ DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::
                  bool keepdim) {
   const std::vector<int> dims = NormalizedDims(op.name, x, given);
   const uint64_t mask = Mask(dims);
-  Call call(op, {&x});
+  OpCall call(op, {&x});
   call.Attribute(mask, keepdim).Decide([&] {
     for (int d : dims) {
       if (x.shape()[d] == 0)
@@ -93,7 +93,7 @@ DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::
 DTensor Sum(const DTensor& x, const std::vector<int>& given, bool keepdim) {
   const std::vector<int> dims = NormalizedDims(kSum.name, x, given);
   const uint64_t mask = Mask(dims);
-  Call call(kSum, {&x});
+  OpCall call(kSum, {&x});
   call.Attribute(mask, keepdim).Decide([&] {
     return ReduceRule(x, mask, keepdim, ReduceOp::kSum);
   });

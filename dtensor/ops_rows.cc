@@ -16,7 +16,7 @@ constexpr Op kRmsNorm{"rms_norm"}, kRmsNormBackward{"rms_norm_backward"};
 constexpr Op kLayerNorm{"layer_norm"}, kLayerNormBackward{"layer_norm_backward"};
 
 DTensor SoftmaxBackward(const DTensor& grad, const DTensor& y, int dim, bool log) {
-  Call call(kSoftmaxBackward, {&grad, &y});
+  OpCall call(kSoftmaxBackward, {&grad, &y});
   call.Attribute(dim, log).Decide([&] {
     Rule rule = internal::FactorsOf(y.shape(), {dim});
     rule.inputs.push_back(rule.inputs[0]);
@@ -28,8 +28,8 @@ DTensor SoftmaxBackward(const DTensor& grad, const DTensor& y, int dim, bool log
 }
 
 DTensor SoftmaxOver(const Op& op, const DTensor& x, int given, bool log) {
-  const int dim = NormalizeDim(given, x.rank(), op.name);
-  Call call(op, {&x});
+  const int dim = NormalizeDim(given, x.num_dims(), op.name);
+  OpCall call(op, {&x});
   call.Attribute(dim).Decide([&] {
     Rule rule = internal::FactorsOf(x.shape(), {dim});
     rule.outputs = {rule.inputs[0]};
@@ -49,7 +49,7 @@ DTensor SoftmaxOver(const Op& op, const DTensor& x, int given, bool log) {
 OpRule NormRule(const char* op, const DTensor& x, std::string_view inputs,
                 std::string_view outputs) {
   CheckRankAtLeast(op, x, 1);
-  const int last = x.rank() - 1;
+  const int last = x.num_dims() - 1;
   Rule rule = internal::FactorsOf(x.shape(), {last});
   const Rule::FactorOfDim full = rule.inputs[0];
   const Rule::FactorOfDim rows(full.begin(), full.end() - 1);
@@ -71,7 +71,7 @@ OpRule NormRule(const char* op, const DTensor& x, std::string_view inputs,
 }
 
 void CheckVector(const char* op, const char* name, const DTensor& x, const DTensor& vector) {
-  if (vector.rank() != 1 || x.rank() < 1 || vector.dim(0) != x.dim(-1)) {
+  if (vector.num_dims() != 1 || x.num_dims() < 1 || vector.dim(0) != x.dim(-1)) {
     ThrowInvalid(op, ": expected a ", name, " with the extent of the last dim of ", x.ToString(),
                  ", got ", vector.ToString());
   }
@@ -79,7 +79,7 @@ void CheckVector(const char* op, const char* name, const DTensor& x, const DTens
 
 void RmsNormBackward(const DTensor& grad, const DTensor& x, const DTensor& w,
                      const DTensor& inv_rms, Gradients& out) {
-  Call call(kRmsNormBackward, {&grad, &x, &w, &inv_rms});
+  OpCall call(kRmsNormBackward, {&grad, &x, &w, &inv_rms});
   call.Decide([&] {
     OpRule rule = NormRule(kRmsNormBackward.name, x, "ffvs", "fv");
     rule.rule.linear = {1u};
@@ -102,7 +102,7 @@ void RmsNormBackward(const DTensor& grad, const DTensor& x, const DTensor& w,
 
 void LayerNormBackward(const DTensor& grad, const DTensor& x, const DTensor& w, const DTensor& mean,
                        const DTensor& inv_std, bool has_bias, Gradients& out) {
-  Call call(kLayerNormBackward, {&grad, &x, &w, &mean, &inv_std});
+  OpCall call(kLayerNormBackward, {&grad, &x, &w, &mean, &inv_std});
   call.Decide([&] {
     OpRule rule = NormRule(kLayerNormBackward.name, x, "ffvss", "fvv");
     rule.rule.linear = {1u};
@@ -137,7 +137,7 @@ DTensor LogSoftmax(const DTensor& x, int dim) {
 }
 
 DTensor RmsNorm(const DTensor& x, const DTensor& weight, double eps) {
-  Call call(kRmsNorm, {&x, &weight});
+  OpCall call(kRmsNorm, {&x, &weight});
   call.Decide([&] {
     CheckVector(kRmsNorm.name, "weight", x, weight);
     return NormRule(kRmsNorm.name, x, "fv", "fs");
@@ -157,7 +157,7 @@ DTensor RmsNorm(const DTensor& x, const DTensor& weight, double eps) {
 
 DTensor LayerNorm(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps) {
   const DTensor* operands[] = {&x, &weight, &bias};
-  Call call(kLayerNorm, std::span<const DTensor* const>(operands, bias ? 3 : 2));
+  OpCall call(kLayerNorm, std::span<const DTensor* const>(operands, bias ? 3 : 2));
   call.Decide([&] {
     CheckVector(kLayerNorm.name, "weight", x, weight);
     if (bias) CheckVector(kLayerNorm.name, "bias", x, bias);

@@ -17,7 +17,7 @@ constexpr Op kReshape{"reshape"}, kTranspose{"transpose"}, kExpand{"expand"}, kS
 constexpr Op kSliceBackward{"slice_backward"}, kConcat{"concat"};
 
 // The view `local` of operand 0, writable where it truly is one on every rank.
-DTensor ViewResult(const Call& call, const DTensor& x, Tensor local) {
+DTensor ViewResult(const OpCall& call, const DTensor& x, Tensor local) {
   const bool aliases = local.storage() == x.local().storage();
   return call.Result(std::move(local), 0, aliases && x.impl()->may_write);
 }
@@ -44,16 +44,16 @@ OpRule ReshapeRule(const DTensor& x, const Dims& shape) {
     }
     const bool has_both = first_i < i && first_j < j;
     const bool same = has_both && i - first_i == 1 && j - first_j == 1;
-    int factor = Rule::kWholeDim;
+    int factor = Rule::kNotShardable;
     if (has_both) {
       factor = static_cast<int>(rule.factors.size());
       rule.factors.push_back({"g", false, {}});
       if (!same) rule.factors.back().must_divide = {from[first_i], shape[first_j]};
     }
     for (int d = first_i; d < i; ++d)
-      rule.inputs[0].push_back(d == first_i ? factor : Rule::kWholeDim);
+      rule.inputs[0].push_back(d == first_i ? factor : Rule::kNotShardable);
     for (int d = first_j; d < j; ++d)
-      rule.outputs[0].push_back(d == first_j ? factor : Rule::kWholeDim);
+      rule.outputs[0].push_back(d == first_j ? factor : Rule::kNotShardable);
   }
   rule.linear = {1u};
   return {std::move(rule), {shape}};
@@ -62,17 +62,17 @@ OpRule ReshapeRule(const DTensor& x, const Dims& shape) {
 // With an extent of 0 the groups have no meaning: nothing is sharded.
 OpRule EmptyReshapeRule(const DTensor& x, const Dims& shape) {
   Rule rule;
-  rule.inputs.emplace_back(x.rank(), Rule::kWholeDim);
-  rule.outputs.emplace_back(shape.size(), Rule::kWholeDim);
+  rule.inputs.emplace_back(x.num_dims(), Rule::kNotShardable);
+  rule.outputs.emplace_back(shape.size(), Rule::kNotShardable);
   return {std::move(rule), {shape}};
 }
 
 DTensor SliceBackward(const DTensor& grad, const Dims& shape, int dim, int64_t start) {
-  Call call(kSliceBackward, {&grad});
+  OpCall call(kSliceBackward, {&grad});
   call.Attribute(shape, dim).Decide([&] {
     Rule rule = internal::FactorsOf(grad.shape(), {dim});
     rule.outputs = {rule.inputs[0]};
-    rule.outputs[0][dim] = Rule::kWholeDim;
+    rule.outputs[0][dim] = Rule::kNotShardable;
     rule.linear = {1u};
     return OpRule{std::move(rule), {shape}};
   });
@@ -87,7 +87,7 @@ DTensor SliceBackward(const DTensor& grad, const Dims& shape, int dim, int64_t s
 
 DTensor Reshape(const DTensor& x, const Dims& given) {
   const Dims shape = ResolveShape(given, x.NumElements(), kReshape.name);
-  Call call(kReshape, {&x});
+  OpCall call(kReshape, {&x});
   call.Attribute(shape).Decide(
       [&] { return x.NumElements() == 0 ? EmptyReshapeRule(x, shape) : ReshapeRule(x, shape); });
   const Dims local_shape = call.output_layout().LocalShape(x.mesh().coord());
@@ -99,9 +99,9 @@ DTensor Reshape(const DTensor& x, const Dims& given) {
 }
 
 DTensor Transpose(const DTensor& x, int given0, int given1) {
-  const int dim0 = NormalizeDim(given0, x.rank(), kTranspose.name);
-  const int dim1 = NormalizeDim(given1, x.rank(), kTranspose.name);
-  Call call(kTranspose, {&x});
+  const int dim0 = NormalizeDim(given0, x.num_dims(), kTranspose.name);
+  const int dim1 = NormalizeDim(given1, x.num_dims(), kTranspose.name);
+  OpCall call(kTranspose, {&x});
   call.Attribute(dim0, dim1).Decide([&] {
     Rule rule = internal::FactorsOf(x.shape());
     rule.outputs = {rule.inputs[0]};
@@ -119,18 +119,18 @@ DTensor Transpose(const DTensor& x, int given0, int given1) {
 }
 
 DTensor Expand(const DTensor& x, const Dims& shape) {
-  Call call(kExpand, {&x});
+  OpCall call(kExpand, {&x});
   call.Attribute(shape).Decide([&] {
-    const int lead = shape.size() - x.rank();
+    const int lead = shape.size() - x.num_dims();
     if (lead < 0 || !(BroadcastShapes(x.shape(), shape, kExpand.name) == shape)) {
       ThrowInvalid(kExpand.name, ": ", x.ToString(), " does not expand to ", shape.ToString());
     }
     Rule rule = internal::FactorsOf(x.shape());
-    rule.outputs.emplace_back(lead, Rule::kWholeDim);
-    for (int d = 0; d < x.rank(); ++d) {
+    rule.outputs.emplace_back(lead, Rule::kNotShardable);
+    for (int d = 0; d < x.num_dims(); ++d) {
       const bool repeated = x.shape()[d] != shape[lead + d];
-      if (repeated) rule.inputs[0][d] = Rule::kWholeDim;
-      rule.outputs[0].push_back(repeated ? Rule::kWholeDim : d);
+      if (repeated) rule.inputs[0][d] = Rule::kNotShardable;
+      rule.outputs[0].push_back(repeated ? Rule::kNotShardable : d);
     }
     rule.linear = {1u};
     return OpRule{std::move(rule), {shape}};
@@ -145,8 +145,8 @@ DTensor Expand(const DTensor& x, const Dims& shape) {
 }
 
 DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
-  const int dim = NormalizeDim(given, x.rank(), kSlice.name);
-  Call call(kSlice, {&x});
+  const int dim = NormalizeDim(given, x.num_dims(), kSlice.name);
+  OpCall call(kSlice, {&x});
   call.Attribute(dim, length);
   if (start < 0 || length < 0 || start + length > x.shape()[dim]) {
     ThrowInvalid(kSlice.name, ": [", start, ", ", start + length, ") is not within dim ", dim,
@@ -155,7 +155,7 @@ DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
   call.Decide([&] {
     Rule rule = internal::FactorsOf(x.shape(), {dim});
     rule.outputs = {rule.inputs[0]};
-    rule.outputs[0][dim] = Rule::kWholeDim;
+    rule.outputs[0][dim] = Rule::kNotShardable;
     rule.linear = {1u};
     Dims shape = x.shape();
     shape[dim] = length;
@@ -172,7 +172,7 @@ DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
 std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, int dim) {
   int64_t total = 0;
   for (int64_t size : sizes) total += size;
-  if (total != x.shape()[NormalizeDim(dim, x.rank(), "split")]) {
+  if (total != x.shape()[NormalizeDim(dim, x.num_dims(), "split")]) {
     ThrowInvalid("split: sizes add up to ", total, ", not to the extent of dim ", dim, " of ",
                  x.ToString());
   }
@@ -187,15 +187,15 @@ std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, 
 
 DTensor Concat(const std::vector<DTensor>& parts, int given) {
   if (parts.empty()) ThrowInvalid(kConcat.name, ": no tensors");
-  const int dim = NormalizeDim(given, parts[0].rank(), kConcat.name);
+  const int dim = NormalizeDim(given, parts[0].num_dims(), kConcat.name);
   absl::InlinedVector<const DTensor*, 4> operands;
   for (const DTensor& part : parts) operands.push_back(&part);
-  Call call(kConcat, std::span<const DTensor* const>(operands.data(), operands.size()));
+  OpCall call(kConcat, std::span<const DTensor* const>(operands.data(), operands.size()));
   call.Attribute(dim).Decide([&] {
     Dims shape = parts[0].shape();
     shape[dim] = 0;
     Rule rule = internal::FactorsOf(parts[0].shape(), {dim});
-    rule.inputs[0][dim] = Rule::kWholeDim;
+    rule.inputs[0][dim] = Rule::kNotShardable;
     rule.outputs = {rule.inputs[0]};
     rule.inputs.assign(parts.size(), rule.outputs[0]);
     for (const DTensor& part : parts) {

@@ -24,11 +24,11 @@ uint32_t SummedDims(const Dims& from, const Dims& to) {
 
 OpRule SumToRule(const DTensor& grad, const Dims& shape) {
   const uint32_t summed = SummedDims(grad.shape(), shape);
-  const int lead = grad.rank() - shape.size();
+  const int lead = grad.num_dims() - shape.size();
   Rule rule = FactorsOf(grad.shape());
   rule.outputs.emplace_back();
-  for (int d = lead; d < grad.rank(); ++d) {
-    rule.outputs[0].push_back(((summed >> d) & 1u) != 0 ? Rule::kWholeDim : rule.inputs[0][d]);
+  for (int d = lead; d < grad.num_dims(); ++d) {
+    rule.outputs[0].push_back(((summed >> d) & 1u) != 0 ? Rule::kNotShardable : rule.inputs[0][d]);
   }
   rule.linear = {1u};
   return {std::move(rule), {shape}};
@@ -72,10 +72,10 @@ OpRule ElementwiseRule(const char* op, std::span<const DTensor* const> operands,
   rule.outputs = {rule.inputs[0]};
   rule.inputs.clear();
   for (const DTensor* operand : operands) {
-    const int lead = shape.size() - operand->rank();
+    const int lead = shape.size() - operand->num_dims();
     Rule::FactorOfDim dims;
-    for (int d = 0; d < operand->rank(); ++d) {
-      dims.push_back(operand->shape()[d] == shape[lead + d] ? lead + d : Rule::kWholeDim);
+    for (int d = 0; d < operand->num_dims(); ++d) {
+      dims.push_back(operand->shape()[d] == shape[lead + d] ? lead + d : Rule::kNotShardable);
     }
     rule.inputs.push_back(std::move(dims));
   }
@@ -85,7 +85,7 @@ OpRule ElementwiseRule(const char* op, std::span<const DTensor* const> operands,
 
 DTensor SumTo(const DTensor& grad, const Dims& shape) {
   if (grad.shape() == shape) return grad;
-  Call call(kSumTo, {&grad});
+  OpCall call(kSumTo, {&grad});
   call.Attribute(shape).Decide([&] { return SumToRule(grad, shape); });
   const Layout& layout = call.output_layout();
   Tensor sum = Tensor::Empty(call.context(), layout.LocalShape(grad.mesh().coord()), grad.dtype());
@@ -99,7 +99,7 @@ void WriteSumTo(Gradients& out, int operand, const DTensor& grad, const Dims& sh
     out.Set(operand, grad);
     return;
   }
-  Call call(kSumTo, {&grad});
+  OpCall call(kSumTo, {&grad});
   call.Attribute(shape).Decide([&] { return SumToRule(grad, shape); });
   out.Write(operand, grad.mesh(), call.output_layout(), grad.dtype(),
             [&](Tensor& target, bool accumulate) {
@@ -109,7 +109,8 @@ void WriteSumTo(Gradients& out, int operand, const DTensor& grad, const Dims& sh
 }
 
 void CheckRankAtLeast(const char* op, const DTensor& x, int rank) {
-  if (x.rank() < rank) ThrowInvalid(op, ": expected at least ", rank, " dims, got ", x.ToString());
+  if (x.num_dims() < rank)
+    ThrowInvalid(op, ": expected at least ", rank, " dims, got ", x.ToString());
 }
 
 }  // namespace shardmesh::internal

@@ -19,7 +19,7 @@ namespace {
 
 // Every rank runs the whole program; what it has to say is the same, so one of them says it.
 void Say(const DeviceMesh& mesh, const std::string& text) {
-  if (mesh.Whole().rank() == 0) std::cout << text << std::flush;
+  if (mesh.WorldGroup().rank() == 0) std::cout << text << std::flush;
 }
 
 // A tensor of numbers with both signs, the same on every rank.

@@ -356,7 +356,7 @@ Communicator& DeviceMesh::Group(std::span<const int> axes) const {
   return group;
 }
 
-Communicator& DeviceMesh::Whole() const {
+Communicator& DeviceMesh::WorldGroup() const {
   std::vector<int> axes(MemberData().shape.num_axes());
   std::iota(axes.begin(), axes.end(), 0);
   return Group(axes);

@@ -69,7 +69,7 @@ class DeviceMesh {
   /// of Create, also where this is a slice, the first time it is asked for; cached.
   Communicator& Group(std::span<const int> axes) const;
   /// All ranks of the mesh: the group of all its axes.
-  Communicator& Whole() const;
+  Communicator& WorldGroup() const;
 
   ExecutionContext& context() const;
   TypeMap& locals() const;

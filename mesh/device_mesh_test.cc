@@ -109,8 +109,8 @@ TEST(DeviceMesh, IsRowMajorWithAGroupForEveryAxis) {
     EXPECT_EQ(mesh.Group("dp").rank(), r / 3);
     ExpectGroup(mesh.Group("dp"), {{0, 3}, {1, 4}, {2, 5}}, "dp");
     ExpectGroup(mesh.Group("tp"), {{0, 1, 2}, {3, 4, 5}}, "tp");
-    ExpectGroup(mesh.Whole(), {{0, 1, 2, 3, 4, 5}}, "whole");
-    EXPECT_EQ(mesh.Whole().name(), "dp+tp");
+    ExpectGroup(mesh.WorldGroup(), {{0, 1, 2, 3, 4, 5}}, "whole");
+    EXPECT_EQ(mesh.WorldGroup().name(), "dp+tp");
     EXPECT_EQ(&mesh.context(), &world.context());
     EXPECT_EQ(&mesh.locals(), &world.locals());
   });
@@ -124,7 +124,7 @@ TEST(DeviceMesh, OfOneRankIsNoSpecialCase) {
     ExpectGroup(mesh.Flatten({"dp", "tp"}, "all").Group("all"), {{0}}, "all");
     const DeviceMesh point = DeviceMesh::Create(world, MeshShape());
     EXPECT_EQ(point.coord(), Coord{});
-    ExpectGroup(point.Whole(), {{0}}, "no axes");
+    ExpectGroup(point.WorldGroup(), {{0}}, "no axes");
   });
 }
 
@@ -169,7 +169,7 @@ TEST(DeviceMesh, TakesRanksInAnyOrder) {
     EXPECT_EQ(mesh.ranks(), ranks);
     ExpectGroup(mesh.Group("dp"), {{5, 1}, {0, 4}, {3, 2}}, "dp");
     ExpectGroup(mesh.Group("tp"), {{5, 0, 3}, {1, 4, 2}}, "tp");
-    ExpectGroup(mesh.Whole(), {ranks}, "whole");
+    ExpectGroup(mesh.WorldGroup(), {ranks}, "whole");
     ExpectGroup(mesh.Flatten({"tp", "dp"}, "all").Group("all"), {{5, 1, 0, 4, 3, 2}}, "flattened");
   });
 }
@@ -186,7 +186,7 @@ TEST(DeviceMesh, LeavesRanksOutside) {
       EXPECT_THAT(MessageOf([&] { mesh.coord(); }),
                   HasSubstr("is not in the mesh [dp=2, tp=2] of ranks 6, 1, 4, 2"));
       MessageOf([&] { mesh.Group("dp"); });
-      MessageOf([&] { mesh.Whole(); });
+      MessageOf([&] { mesh.WorldGroup(); });
       MessageOf([&] { mesh["dp"]; });
       EXPECT_FALSE(mesh.Flatten({"dp", "tp"}, "all").IsMember());
       return;
@@ -226,7 +226,7 @@ void ExpectCubeGroups(Communicator& world, const Ranks& ranks) {
   const DeviceMesh slice = data["data"];
   EXPECT_EQ(slice.ToString(), "[data=4]");
   ExpectGroup(slice.Group("data"), dp_cp, "slice");
-  ExpectGroup(slice.Whole(), dp_cp, "whole of the slice");
+  ExpectGroup(slice.WorldGroup(), dp_cp, "whole of the slice");
   // Flattened twice.
   const DeviceMesh all = data.Flatten({"data", "tp"}, "all");
   EXPECT_EQ(all.ToString(), "[all=8]");
@@ -284,7 +284,7 @@ TEST(DeviceMesh, RepeatingASliceOrFlattenIsEqualAndCreatesNoGroup) {
     const DeviceMesh tp = mesh["tp"];
     EXPECT_EQ(tp, mesh.Slice({"tp"}));
     EXPECT_EQ(&tp.Group(0), &mesh.Group("tp"));
-    EXPECT_EQ(&tp.Whole(), &mesh.Group("tp"));
+    EXPECT_EQ(&tp.WorldGroup(), &mesh.Group("tp"));
     EXPECT_EQ(splits, 4);
     EXPECT_FALSE(tp == mesh["cp"]);
     EXPECT_FALSE(mesh == DeviceMesh());
@@ -299,8 +299,8 @@ TEST(DeviceMesh, RepeatingASliceOrFlattenIsEqualAndCreatesNoGroup) {
       EXPECT_EQ(mesh.Flatten({"dp", "cp"}, "data"), data);
       EXPECT_EQ(&mesh.Flatten({"dp", "cp"}, "data").Group("data"), &data.Group("data"));
       EXPECT_EQ(data["data"], data["data"]);
-      EXPECT_EQ(&mesh.Group(dp_cp), &mesh.Slice({"dp", "cp"}).Whole());
-      EXPECT_EQ(&mesh.Whole(), &mesh.Whole());
+      EXPECT_EQ(&mesh.Group(dp_cp), &mesh.Slice({"dp", "cp"}).WorldGroup());
+      EXPECT_EQ(&mesh.WorldGroup(), &mesh.WorldGroup());
     }
     EXPECT_EQ(splits, 6);
     EXPECT_EQ(data["data"].ranks().size(), 4u);
@@ -316,7 +316,7 @@ TEST(DeviceMesh, SliceKeepsTheOrderGivenAndThisRanksCoordinates) {
     EXPECT_EQ(slice.ranks(), (Ranks{b, 6 + b, 1 + b, 7 + b}));
     EXPECT_EQ(slice.coord(), (Coord{mesh.LocalRank("c"), mesh.LocalRank("a")}));
     EXPECT_EQ(slice.ranks()[slice.shape().RankOf(slice.coord())], world.rank());
-    ExpectGroup(slice.Whole(), {{0, 6, 1, 7}, {2, 8, 3, 9}, {4, 10, 5, 11}}, "c, a");
+    ExpectGroup(slice.WorldGroup(), {{0, 6, 1, 7}, {2, 8, 3, 9}, {4, 10, 5, 11}}, "c, a");
     EXPECT_EQ(slice["a"], mesh["a"]);
   });
 }

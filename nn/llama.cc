@@ -72,7 +72,7 @@ Llama::Llama(const LlamaConfig& config, const LlamaOptions& options)
 }
 
 DTensor Llama::Forward(const Inputs& inputs) {
-  if (inputs[0].rank() != 2) {
+  if (inputs[0].num_dims() != 2) {
     ThrowInvalid("Llama: ids are ", inputs[0].ToString(), ", expected [batch, sequence]");
   }
   return lm_head_(model_(inputs[0]));

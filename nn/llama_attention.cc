@@ -53,7 +53,7 @@ DTensor LlamaAttention::SplitHeads(const DTensor& x, int64_t heads) const {
 
 DTensor LlamaAttention::Forward(const Inputs& inputs) {
   const DTensor& x = inputs[0];
-  if (x.rank() != 3) {
+  if (x.num_dims() != 3) {
     ThrowInvalid("LlamaAttention: x is ", x.ToString(), ", expected [batch, sequence, hidden]");
   }
   const int64_t batch = x.dim(0), sequence = x.dim(1);

@@ -81,7 +81,7 @@ double SumOfSquares(const MeshGroup& group) {
 
 /// The leaves whose gradients may not be scaled in place, as that would also write something else:
 /// a gradient may lie in memory with stride 0, or overlap another (y = a + b gives both the same).
-std::vector<DTensor> NotAlone(const std::vector<MeshGroup>& groups) {
+std::vector<DTensor> DeduplicateShared(const std::vector<MeshGroup>& groups) {
   struct Range {
     const char* begin;
     const char* end;
@@ -119,7 +119,7 @@ std::vector<DTensor> NotAlone(const std::vector<MeshGroup>& groups) {
 
 void Scale(const std::vector<MeshGroup>& groups, double factor) {
   std::unordered_set<const void*> done;
-  for (DTensor& leaf : NotAlone(groups)) {
+  for (DTensor& leaf : DeduplicateShared(groups)) {
     ExecutionContext& context = leaf.mesh().context();
     leaf.SetGrad(DTensor(leaf.mesh(), leaf.grad().layout(),
                          ops::Binary(context, BinaryOp::kMul, leaf.grad().local(), factor)));

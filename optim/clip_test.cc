@@ -133,7 +133,7 @@ TEST(ClipGradNorm, CountsEachElementOnceForAnyMixOfLayouts) {
         parameters.push_back(WithGrad(mesh, layout, gradients.back()));
       }
       const double expected = NormOf(gradients);
-      mesh.Whole();
+      mesh.WorldGroup();
       CommTrace trace(mesh);
       const double norm = ClipGradNorm(parameters, expected / 3, /*eps=*/0);
       EXPECT_NEAR(norm, expected, 1e-14 * expected);
@@ -146,7 +146,7 @@ TEST(ClipGradNorm, CountsEachElementOnceForAnyMixOfLayouts) {
       }
       // The same bits on every rank.
       Tensor range = Tensor::FromValues<double>(mesh.context(), {2}, {norm, -norm});
-      mesh.Whole().AllReduce({{range, range}}, ReduceOp::kMax).Wait();
+      mesh.WorldGroup().AllReduce({{range, range}}, ReduceOp::kMax).Wait();
       EXPECT_EQ(range.ToVector<double>(), (Vector{norm, -norm}));
     });
   }

@@ -13,14 +13,14 @@ Box Box::Whole(const Dims& shape) { return {Dims::Filled(shape.size(), 0), shape
 
 Dims Box::Extents() const {
   Dims extents = end;
-  for (int d = 0; d < rank(); ++d) extents[d] -= begin[d];
+  for (int d = 0; d < num_dims(); ++d) extents[d] -= begin[d];
   return extents;
 }
 
 bool Box::Contains(const Box& other) const {
-  SHARDMESH_CHECK(rank() == other.rank()) << *this << " and " << other << " differ in rank";
+  SHARDMESH_CHECK(num_dims() == other.num_dims()) << *this << " and " << other << " differ in rank";
   if (other.IsEmpty()) return true;
-  for (int d = 0; d < rank(); ++d) {
+  for (int d = 0; d < num_dims(); ++d) {
     if (other.begin[d] < begin[d] || other.end[d] > end[d]) return false;
   }
   return true;
@@ -28,14 +28,15 @@ bool Box::Contains(const Box& other) const {
 
 std::string Box::ToString() const {
   std::string text = "[";
-  for (int d = 0; d < rank(); ++d) absl::StrAppend(&text, d > 0 ? ", " : "", begin[d], ":", end[d]);
+  for (int d = 0; d < num_dims(); ++d)
+    absl::StrAppend(&text, d > 0 ? ", " : "", begin[d], ":", end[d]);
   return text + "]";
 }
 
 Box Intersect(const Box& a, const Box& b) {
-  SHARDMESH_CHECK(a.rank() == b.rank()) << a << " and " << b << " differ in rank";
+  SHARDMESH_CHECK(a.num_dims() == b.num_dims()) << a << " and " << b << " differ in rank";
   Box common = a;
-  for (int d = 0; d < a.rank(); ++d) {
+  for (int d = 0; d < a.num_dims(); ++d) {
     common.begin[d] = std::max(a.begin[d], b.begin[d]);
     common.end[d] = std::max(common.begin[d], std::min(a.end[d], b.end[d]));
   }
@@ -45,7 +46,7 @@ Box Intersect(const Box& a, const Box& b) {
 Box Relative(const Box& inner, const Box& outer) {
   SHARDMESH_CHECK(outer.Contains(inner)) << inner << " is not inside " << outer;
   Box relative = inner;
-  for (int d = 0; d < inner.rank(); ++d) {
+  for (int d = 0; d < inner.num_dims(); ++d) {
     // Only an empty box can lie outside; it moves to the nearest place that is inside.
     const int64_t extent = outer.end[d] - outer.begin[d];
     relative.begin[d] = std::clamp<int64_t>(inner.begin[d] - outer.begin[d], 0, extent);

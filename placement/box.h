@@ -20,7 +20,7 @@ struct Box {
 
   static Box Whole(const Dims& shape);
 
-  int rank() const { return begin.size(); }
+  int num_dims() const { return begin.size(); }
   Dims Extents() const;
   int64_t NumElements() const { return Extents().NumElements(); }
   bool IsEmpty() const { return NumElements() == 0; }

@@ -176,7 +176,7 @@ AxisList Layout::SplitOrder() const {
 Box Layout::LocalBox(std::span<const int> coord) const {
   mesh().CheckCoord(coord);
   Box box = Box::Whole(global_shape());
-  for (int d = 0; d < box.rank(); ++d) {
+  for (int d = 0; d < box.num_dims(); ++d) {
     const int64_t extent = box.end[d];
     ChunkRange piece{0, extent};
     for (const int axis : SplitAxes(d)) piece = Chunk(piece, coord[axis], mesh().size(axis));

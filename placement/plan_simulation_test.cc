@@ -53,7 +53,7 @@ struct Local {
 
   int64_t& At(const Dims& index) {
     int64_t offset = 0;
-    for (int d = 0; d < box.rank(); ++d)
+    for (int d = 0; d < box.num_dims(); ++d)
       offset = offset * (box.end[d] - box.begin[d]) + index[d] - box.begin[d];
     return values[offset];
   }
@@ -66,7 +66,8 @@ void ForEachIndex(const Box& box, Fn fn) {
   Dims index = box.begin;
   for (int64_t i = box.NumElements(); i > 0; --i) {
     fn(index);
-    for (int d = box.rank() - 1; d >= 0 && ++index[d] == box.end[d]; --d) index[d] = box.begin[d];
+    for (int d = box.num_dims() - 1; d >= 0 && ++index[d] == box.end[d]; --d)
+      index[d] = box.begin[d];
   }
 }
 

@@ -48,9 +48,10 @@ class Parser {
       Rule::FactorOfDim dims;
       for (const std::string& name :
            std::vector<std::string>(absl::StrSplit(tensor, ' ', absl::SkipEmpty()))) {
-        const int factor = name == "." ? Rule::kWholeDim : FactorIndex(name, may_add);
+        const int factor = name == "." ? Rule::kNotShardable : FactorIndex(name, may_add);
         // Sharding it would cut two dims of one tensor at once.
-        if (factor != Rule::kWholeDim && std::find(dims.begin(), dims.end(), factor) != dims.end())
+        if (factor != Rule::kNotShardable &&
+            std::find(dims.begin(), dims.end(), factor) != dims.end())
           Fail("factor '", name, "' stands twice in one tensor");
         dims.push_back(factor);
       }
@@ -95,7 +96,7 @@ class Parser {
 
 std::string TensorToString(const Rule& rule, const Rule::FactorOfDim& dims) {
   return absl::StrJoin(dims, " ", [&](std::string* out, int factor) {
-    absl::StrAppend(out, factor == Rule::kWholeDim ? "." : rule.factors[factor].name);
+    absl::StrAppend(out, factor == Rule::kNotShardable ? "." : rule.factors[factor].name);
   });
 }
 

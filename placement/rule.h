@@ -35,8 +35,8 @@ namespace shardmesh {
 
 /// Value type; build it with Parse, or field by field where ranks vary.
 struct Rule {
-  static constexpr int kWholeDim = -1;
-  /// For each dim the factor that indexes it, or kWholeDim: every rank needs (or makes) the whole
+  static constexpr int kNotShardable = -1;
+  /// For each dim the factor that indexes it, or kNotShardable: every rank needs (or makes) the whole
   /// dim.
   using FactorOfDim = absl::InlinedVector<int, 6>;
 

@@ -77,7 +77,7 @@ std::vector<Dims> ShapesOf(const std::vector<Rule::FactorOfDim>& tensors,
   for (const Rule::FactorOfDim& tensor : tensors) {
     shapes.emplace_back();
     for (const int factor : tensor)
-      shapes.back().push_back(factor == Rule::kWholeDim ? 7 : extents[factor]);
+      shapes.back().push_back(factor == Rule::kNotShardable ? 7 : extents[factor]);
   }
   return shapes;
 }

@@ -32,7 +32,7 @@ double Tolerance(DType dtype) {
 // ---- rotary -------------------------------------------------------------------------------------
 
 TEST(Rotary, TurnsPairsAndBack) {
-  Context context;
+  ExecutionContext context;
   const int64_t batch = 2, heads = 3, rows = 5, d = 14, half = d / 2;
   for (const DType dtype : kFloating) {
     const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
@@ -108,7 +108,7 @@ Reference Attend(const Extents& e, const std::vector<double>& q, const std::vect
 struct Inputs {
   Tensor q, k, v, grad;
 };
-Inputs RandomInputs(Context& context, const Extents& e, DType dtype) {
+Inputs RandomInputs(ExecutionContext& context, const Extents& e, DType dtype) {
   return {RandomTensor(context, {e.batch, e.heads, e.queries, e.d}, dtype, 1),
           RandomTensor(context, {e.batch, e.key_heads, e.keys, e.d}, dtype, 2),
           RandomTensor(context, {e.batch, e.key_heads, e.keys, e.d}, dtype, 3),
@@ -122,7 +122,7 @@ constexpr Extents kExtents[] = {
 };
 
 TEST(Attention, EveryDTypeAndBlockBoundary) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     for (const Extents& e : kExtents) {
       for (const bool causal : {false, true}) {
@@ -139,7 +139,7 @@ TEST(Attention, EveryDTypeAndBlockBoundary) {
 }
 
 TEST(Attention, LargeScoresDoNotOverflow) {
-  Context context;
+  ExecutionContext context;
   const Extents e = {1, 1, 1, 3, 300, 2};
   std::vector<double> q = {50, 50, -50, 50, 0, 0}, k(600), v(600);
   for (int i = 0; i < 600; ++i) k[i] = (i % 7) - 3, v[i] = i;
@@ -157,7 +157,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 }
 
 TEST(Attention, BackwardIsTheGradient) {
-  Context context;
+  ExecutionContext context;
   for (const Extents& e :
        {Extents{2, 3, 3, 5, 11, 7}, Extents{1, 6, 2, 7, 7, 3}, Extents{1, 2, 1, 7, 5, 3}}) {
     for (const bool causal : {false, true}) {
@@ -217,7 +217,7 @@ ReferenceGradients AttendBackward(const Extents& e, const std::vector<double>& g
 }
 
 TEST(Attention, BackwardOfEveryDTypeBlockBoundaryAndMemoryOrder) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     for (const Extents& e : kExtents) {
       for (const bool causal : {false, true}) {
@@ -244,7 +244,7 @@ TEST(Attention, BackwardOfEveryDTypeBlockBoundaryAndMemoryOrder) {
 }
 
 TEST(Attention, ATransposedViewGivesTransposedResults) {
-  Context context;
+  ExecutionContext context;
   const Extents e = {2, 4, 2, 5, 5, 6};
   const Inputs in = RandomInputs(context, e, DType::kF32);
   const auto view = [&](const Tensor& x) { return InMemoryOrder(context, x, {0, 2, 1, 3}); };
@@ -270,7 +270,7 @@ TEST(Attention, SameBitsForAnyNumberOfThreads) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     std::vector<std::string> bits;
     for (const int threads : {1, 2, 3}) {
-      Context context(Device::Cpu(), threads);
+      ExecutionContext context(Device::Cpu(), threads);
       const Inputs in = RandomInputs(context, {3, 4, 2, 131, 257, 16}, dtype);
       const auto forward = ops::Attention(context, in.q, in.k, in.v, true, 0.25);
       const auto g = ops::AttentionBackward(context, in.grad, in.q, in.k, in.v, forward.out,
@@ -285,7 +285,7 @@ TEST(Attention, SameBitsForAnyNumberOfThreads) {
 
 // A rank may hold no rows of the batch, or no heads.
 TEST(Attention, EmptyExtents) {
-  Context context;
+  ExecutionContext context;
   for (const Extents& e : {Extents{0, 2, 2, 5, 5, 3}, Extents{2, 0, 0, 5, 5, 3},
                            Extents{2, 4, 2, 0, 5, 3}, Extents{2, 4, 2, 5, 0, 3}}) {
     for (const bool causal : {false, true}) {
@@ -303,7 +303,7 @@ TEST(Attention, EmptyExtents) {
 }
 
 TEST(Attention, ErrorsNameTheOperands) {
-  Context context;
+  ExecutionContext context;
   const auto zeros = [&](const Dims& shape) { return ops::Zeros(context, shape, DType::kF32); };
   const auto message = [&](const Dims& q, const Dims& k, const Dims& v) {
     return std::string(

@@ -79,86 +79,87 @@ struct AdamWStep {
   int64_t step;  ///< 1 for the first.
 };
 
-using Context = ExecutionContext;
-
 struct KernelTable {
   // ---- pointwise (pointwise_cpu.cc) -------------------------------------------------------------
-  void (*fill)(Context&, double value, Tensor& out);
+  void (*fill)(ExecutionContext&, double value, Tensor& out);
   /// Any strides and any pair of dtypes, converted as ConvertTo (dtype.h) says.
-  void (*copy)(Context&, const Tensor& x, Tensor& out);
-  void (*unary)(Context&, UnaryOp, const Tensor& x, Tensor& out);
+  void (*copy)(ExecutionContext&, const Tensor& x, Tensor& out);
+  void (*unary)(ExecutionContext&, UnaryOp, const Tensor& x, Tensor& out);
   /// out = grad * f'(x), where y = f(x). All of one shape and dtype; what BackwardReadsInput and
   /// BackwardReadsOutput do not name is not read and may be no tensor. The derivatives of abs and
   /// relu at 0 are 0.
-  void (*unary_backward)(Context&, UnaryOp, const Tensor& grad, const Tensor& x, const Tensor& y,
-                         Tensor& out);
+  void (*unary_backward)(ExecutionContext&, UnaryOp, const Tensor& grad, const Tensor& x,
+                         const Tensor& y, Tensor& out);
   /// a and b already expanded to out's shape. Maximum and minimum propagate NaN.
-  void (*binary)(Context&, BinaryOp, const Tensor& a, const Tensor& b, Tensor& out);
-  void (*binary_scalar)(Context&, BinaryOp, const Tensor& a, double b, Tensor& out);
+  void (*binary)(ExecutionContext&, BinaryOp, const Tensor& a, const Tensor& b, Tensor& out);
+  void (*binary_scalar)(ExecutionContext&, BinaryOp, const Tensor& a, double b, Tensor& out);
   /// out is bool.
-  void (*compare)(Context&, CompareOp, const Tensor& a, const Tensor& b, Tensor& out);
-  void (*compare_scalar)(Context&, CompareOp, const Tensor& a, double b, Tensor& out);
+  void (*compare)(ExecutionContext&, CompareOp, const Tensor& a, const Tensor& b, Tensor& out);
+  void (*compare_scalar)(ExecutionContext&, CompareOp, const Tensor& a, double b, Tensor& out);
   /// cond is bool; all of one shape.
-  void (*where)(Context&, const Tensor& cond, const Tensor& a, const Tensor& b, Tensor& out);
+  void (*where)(ExecutionContext&, const Tensor& cond, const Tensor& a, const Tensor& b,
+                Tensor& out);
   /// out += x, where out's dtype may be wider than x's (f32 += bf16).
-  void (*accumulate)(Context&, const Tensor& x, Tensor& out);
+  void (*accumulate)(ExecutionContext&, const Tensor& x, Tensor& out);
   /// out = silu(gate) * up, and its backward.
-  void (*silu_mul)(Context&, const Tensor& gate, const Tensor& up, Tensor& out);
-  void (*silu_mul_backward)(Context&, const Tensor& grad, const Tensor& gate, const Tensor& up,
-                            Tensor& dgate, Tensor& dup);
+  void (*silu_mul)(ExecutionContext&, const Tensor& gate, const Tensor& up, Tensor& out);
+  void (*silu_mul_backward)(ExecutionContext&, const Tensor& grad, const Tensor& gate,
+                            const Tensor& up, Tensor& dgate, Tensor& dup);
 
   // ---- reductions (reduce_cpu.cc) ---------------------------------------------------------------
   /// out has x's rank; where out's extent is 1 and x's is not (or `reduced` bit d is set), dim d is
   /// reduced. Max and min propagate NaN; of nothing they are -inf / +inf (lowest / highest
   /// integer). out's dtype may be wider than x's.
-  void (*reduce)(Context&, ReduceOp, const Tensor& x, uint32_t reduced, Tensor& out);
+  void (*reduce)(ExecutionContext&, ReduceOp, const Tensor& x, uint32_t reduced, Tensor& out);
   /// out is f64 and has one element.
-  void (*sum_of_squares)(Context&, const Tensor& x, Tensor& out);
+  void (*sum_of_squares)(ExecutionContext&, const Tensor& x, Tensor& out);
 
   // ---- matrix product (matmul_cpu.cc) -----------------------------------------------------------
   /// out[.., m, n] (+)= sum_k a[.., m, k] b[.., k, n]; batch dims of a and b already expanded to
   /// out's. Any strides; row- and column-major operands are not copied. Dtypes of a and b equal;
   /// out the same, or f32 for bf16 and f16. With k == 0, out is zero (or, if accumulating,
   /// unchanged).
-  void (*matmul)(Context&, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out);
+  void (*matmul)(ExecutionContext&, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out);
 
   // ---- rows: softmax and norms over the last dim (rows_cpu.cc) ----------------------------------
-  void (*softmax)(Context&, const Tensor& x, bool log, Tensor& out);
-  void (*softmax_backward)(Context&, const Tensor& grad, const Tensor& y, bool log, Tensor& out);
+  void (*softmax)(ExecutionContext&, const Tensor& x, bool log, Tensor& out);
+  void (*softmax_backward)(ExecutionContext&, const Tensor& grad, const Tensor& y, bool log,
+                           Tensor& out);
   /// y = x / sqrt(mean(x^2) + eps) * w. inv_rms has x's shape without the last dim, dtype
   /// Accumulator.
-  void (*rms_norm)(Context&, const Tensor& x, const Tensor& w, double eps, Tensor& y,
+  void (*rms_norm)(ExecutionContext&, const Tensor& x, const Tensor& w, double eps, Tensor& y,
                    Tensor& inv_rms);
   /// dw (+)= ..., in its own dtype (at least as wide as x's); dx may be no tensor, and so may dw.
-  void (*rms_norm_backward)(Context&, const Tensor& grad, const Tensor& x, const Tensor& w,
+  void (*rms_norm_backward)(ExecutionContext&, const Tensor& grad, const Tensor& x, const Tensor& w,
                             const Tensor& inv_rms, Tensor& dx, bool accumulate_dw, Tensor& dw);
   /// b may be no tensor. mean and inv_std as inv_rms.
-  void (*layer_norm)(Context&, const Tensor& x, const Tensor& w, const Tensor& b, double eps,
-                     Tensor& y, Tensor& mean, Tensor& inv_std);
-  void (*layer_norm_backward)(Context&, const Tensor& grad, const Tensor& x, const Tensor& w,
-                              const Tensor& mean, const Tensor& inv_std, Tensor& dx,
-                              bool accumulate, Tensor& dw, Tensor& db);
+  void (*layer_norm)(ExecutionContext&, const Tensor& x, const Tensor& w, const Tensor& b,
+                     double eps, Tensor& y, Tensor& mean, Tensor& inv_std);
+  void (*layer_norm_backward)(ExecutionContext&, const Tensor& grad, const Tensor& x,
+                              const Tensor& w, const Tensor& mean, const Tensor& inv_std,
+                              Tensor& dx, bool accumulate, Tensor& dw, Tensor& db);
 
   // ---- lookups and losses (lookup_cpu.cc) -------------------------------------------------------
   /// The first id, in row-major order, outside [low, high) and not equal to `ignored`, if any. ids
   /// i64 or i32.
-  std::optional<int64_t> (*find_out_of_range)(Context&, const Tensor& ids, int64_t low,
+  std::optional<int64_t> (*find_out_of_range)(ExecutionContext&, const Tensor& ids, int64_t low,
                                               int64_t high, std::optional<int64_t> ignored);
   /// out[.., :] = table[ids - first_row, :], or zeros where the id is not among table's rows.
-  void (*embedding)(Context&, const Tensor& ids, const Tensor& table, int64_t first_row,
+  void (*embedding)(ExecutionContext&, const Tensor& ids, const Tensor& table, int64_t first_row,
                     Tensor& out);
   /// dtable (+)= sum over positions; in position order, in dtable's dtype (at least as wide as
   /// grad's).
-  void (*embedding_backward)(Context&, const Tensor& grad, const Tensor& ids, int64_t first_row,
-                             bool accumulate, Tensor& dtable);
+  void (*embedding_backward)(ExecutionContext&, const Tensor& grad, const Tensor& ids,
+                             int64_t first_row, bool accumulate, Tensor& dtable);
   /// Per row of x[.., classes], with the row's maximum over *all* classes given (accumulator dtype,
   /// as the outputs): sum_exp = sum over local classes of exp(x - max); picked = x[target -
   /// first_class], 0 where the target is not local.
-  void (*cross_entropy_terms)(Context&, const Tensor& x, const Tensor& targets, int64_t first_class,
-                              const Tensor& max, Tensor& sum_exp, Tensor& picked);
+  void (*cross_entropy_terms)(ExecutionContext&, const Tensor& x, const Tensor& targets,
+                              int64_t first_class, const Tensor& max, Tensor& sum_exp,
+                              Tensor& picked);
   /// dx = (exp(x - log_sum_exp) - [class == target]) * scale, with one scale a row; rows whose
   /// target is ignore_index get 0.
-  void (*cross_entropy_backward)(Context&, const Tensor& x, const Tensor& targets,
+  void (*cross_entropy_backward)(ExecutionContext&, const Tensor& x, const Tensor& targets,
                                  int64_t first_class, const Tensor& log_sum_exp,
                                  const Tensor& scale, int64_t ignore_index, Tensor& dx);
 
@@ -166,36 +167,39 @@ struct KernelTable {
   /// x[batch, heads, seq, d]; cos, sin [seq, d/2] in Accumulator dtype. Pairs are (i, i + d/2):
   /// out_i = x_i cos - x_j sin, out_j = x_j cos + x_i sin; `inverse` rotates back (the backward).
   /// Last dims contiguous; cos and sin contiguous.
-  void (*rotary)(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse,
-                 Tensor& out);
+  void (*rotary)(ExecutionContext&, const Tensor& x, const Tensor& cos, const Tensor& sin,
+                 bool inverse, Tensor& out);
   /// q[b, h, sq, d], k and v [b, kv, sk, d], h a multiple of kv; query head i reads key head i / (h
   /// / kv). Blockwise: memory is linear in sequence length. `causal`: position i sees keys 0..i +
   /// (sk - sq); one that sees none gives 0 and a log_sum_exp of -inf. d > 0; last dims contiguous.
   /// log_sum_exp [b, h, sq] in Accumulator dtype.
-  void (*attention)(Context&, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                    double scale, Tensor& out, Tensor& log_sum_exp);
-  void (*attention_backward)(Context&, const Tensor& grad, const Tensor& q, const Tensor& k,
-                             const Tensor& v, const Tensor& out, const Tensor& log_sum_exp,
-                             bool causal, double scale, Tensor& dq, Tensor& dk, Tensor& dv);
+  void (*attention)(ExecutionContext&, const Tensor& q, const Tensor& k, const Tensor& v,
+                    bool causal, double scale, Tensor& out, Tensor& log_sum_exp);
+  void (*attention_backward)(ExecutionContext&, const Tensor& grad, const Tensor& q,
+                             const Tensor& k, const Tensor& v, const Tensor& out,
+                             const Tensor& log_sum_exp, bool causal, double scale, Tensor& dq,
+                             Tensor& dk, Tensor& dv);
 
   // ---- random numbers (random_cpu.cc) -----------------------------------------------------------
   /// Uniform in [low, high), or normal; docs/random.md has the format. out floating, any box of the
   /// global tensor: same bits whatever the box.
-  void (*random_uniform)(Context&, RandomKey, const RandomBox&, double low, double high,
+  void (*random_uniform)(ExecutionContext&, RandomKey, const RandomBox&, double low, double high,
                          Tensor& out);
-  void (*random_normal)(Context&, RandomKey, const RandomBox&, double mean, double stddev,
+  void (*random_normal)(ExecutionContext&, RandomKey, const RandomBox&, double mean, double stddev,
                         Tensor& out);
   /// out = keep ? x / (1 - p) : 0, keep with probability 1 - p.
-  void (*dropout)(Context&, RandomKey, const RandomBox&, const Tensor& x, double p, Tensor& out);
+  void (*dropout)(ExecutionContext&, RandomKey, const RandomBox&, const Tensor& x, double p,
+                  Tensor& out);
 
   // ---- optimizer steps (optimizer_cpu.cc) -------------------------------------------------------
   /// In place, elementwise, contiguous operands of one shape. p, m, v in one dtype (f32 or f64),
   /// grad any floating. p -= lr * weight_decay * p; then Adam with bias correction, eps added after
   /// the square root.
-  void (*adamw)(Context&, const AdamWStep&, const Tensor& grad, Tensor& p, Tensor& m, Tensor& v);
+  void (*adamw)(ExecutionContext&, const AdamWStep&, const Tensor& grad, Tensor& p, Tensor& m,
+                Tensor& v);
   /// d = grad + weight_decay * p; buffer = first ? d : momentum * buffer + d; p -= lr * buffer.
   /// buffer may be none.
-  void (*sgd)(Context&, double lr, double momentum, double weight_decay, bool first,
+  void (*sgd)(ExecutionContext&, double lr, double momentum, double weight_decay, bool first,
               const Tensor& grad, Tensor& p, Tensor& buffer);
 };
 

@@ -47,11 +47,12 @@ using AllEntries = EntryList<
 // One entry of the two tables made here.
 template <auto kEntry>
 struct Entry;
-template <typename Result, typename... Args, Result (*KernelTable::*kEntry)(Context&, Args...)>
+template <typename Result, typename... Args,
+          Result (*KernelTable::*kEntry)(ExecutionContext&, Args...)>
 struct Entry<kEntry> {
-  static Result DoNothing(Context&, Args...) { return Result(); }
+  static Result DoNothing(ExecutionContext&, Args...) { return Result(); }
 
-  static Result RunTimed(Context& context, Args... args) {
+  static Result RunTimed(ExecutionContext& context, Args... args) {
     constexpr bool kIsGemm = std::is_same_v<Entry, Entry<&KernelTable::matmul>>;
     const TimeProfile::Span span(context, kIsGemm ? TimeKind::kGemm : TimeKind::kOtherKernels);
     return (CpuKernels().*kEntry)(context, static_cast<Args&&>(args)...);

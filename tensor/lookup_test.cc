@@ -32,7 +32,7 @@ std::vector<double> RandomIds(int64_t count, int64_t low, int64_t high, uint64_t
 // ---- embedding ----------------------------------------------------------------------------------
 
 TEST(Embedding, PartsOfTheTableAddUpToTheWhole) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     for (const DType index : {DType::kI64, DType::kI32}) {
       const Tensor table = RandomTensor(context, {11, 7}, dtype, 1);
@@ -61,7 +61,7 @@ TEST(Embedding, PartsOfTheTableAddUpToTheWhole) {
 }
 
 TEST(Embedding, BackwardAddsTheGradientsOfEachId) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
     const auto list = RandomIds(35, 0, 11, 2);
     const Tensor ids = MakeTensor(context, {5, 7}, DType::kI64, list),
@@ -90,7 +90,7 @@ TEST(Embedding, BackwardAddsTheGradientsOfEachId) {
 
 // In bf16 the sum would stop at 1: the gradients of a repeated id add up in f32.
 TEST(Embedding, BackwardOfNarrowGradientsAddsUpInF32) {
-  Context context;
+  ExecutionContext context;
   std::vector<double> g(257, 0x1p-8);
   g[0] = 1.0;
   const Tensor grad = MakeTensor(context, {257, 1}, DType::kBF16, g);
@@ -103,7 +103,7 @@ TEST(Embedding, BackwardOfNarrowGradientsAddsUpInF32) {
 }
 
 TEST(Embedding, EmptyIdsEmptyTablesAndMeta) {
-  Context context;
+  ExecutionContext context;
   const Tensor table = RandomTensor(context, {3, 5}, DType::kF32, 1);
   const Tensor none = Tensor::Empty(context, {0}, DType::kI64),
                some = MakeTensor(context, {2}, DType::kI64, {1, 2});
@@ -124,7 +124,7 @@ TEST(Embedding, EmptyIdsEmptyTablesAndMeta) {
 }
 
 TEST(CheckIndices, NamesTheFirstBadOne) {
-  Context context;
+  ExecutionContext context;
   const auto message = [&](const Tensor& ids, std::optional<int64_t> ignored = {}) {
     const absl::Status status =
         Catch([&] { ops::CheckIndices(context, "embedding", ids, 0, 7, ignored); });
@@ -148,7 +148,7 @@ TEST(CheckIndices, NamesTheFirstBadOne) {
 struct SplitLoss {
   std::vector<double> loss, log_sum_exp;
 };
-SplitLoss LossOf(Context& context, const Tensor& x, const Tensor& targets,
+SplitLoss LossOf(ExecutionContext& context, const Tensor& x, const Tensor& targets,
                  const std::vector<int64_t>& parts) {
   const int64_t rows = x.NumElements() / x.dim(-1);
   const DType dtype = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
@@ -176,7 +176,7 @@ SplitLoss LossOf(Context& context, const Tensor& x, const Tensor& targets,
 }
 
 TEST(CrossEntropy, TermsOfPartsGiveTheLossOfTheWhole) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     const Tensor x = RandomTensor(context, {3, 2, 41}, dtype, 1);
     const std::vector<double> classes = {0, 40, kIgnored, 17, 3, 21};
@@ -204,7 +204,7 @@ TEST(CrossEntropy, TermsOfPartsGiveTheLossOfTheWhole) {
 }
 
 TEST(CrossEntropy, BackwardIsTheGradientWhateverTheParts) {
-  Context context;
+  ExecutionContext context;
   Tensor x = RandomTensor(context, {5, 11}, DType::kF64, 1);
   const Tensor targets = MakeTensor(context, {5}, DType::kI64, {3, kIgnored, 0, 10, 3});
   const Tensor scale = RandomTensor(context, {5}, DType::kF64, 2);
@@ -228,7 +228,7 @@ TEST(CrossEntropy, BackwardIsTheGradientWhateverTheParts) {
 }
 
 TEST(CrossEntropy, IgnoredRowsHaveNoGradientEvenIfTheirValuesAreNaN) {
-  Context context;
+  ExecutionContext context;
   const Tensor x = MakeTensor(context, {2, 3}, DType::kF32, {NAN, 1, 2, 0.5, 1, 2});
   const Tensor targets = MakeTensor(context, {2}, DType::kI64, {kIgnored, 1});
   const Tensor lse = MakeTensor(context, {2}, DType::kF32, {NAN, 2.0}),
@@ -242,7 +242,7 @@ TEST(CrossEntropy, IgnoredRowsHaveNoGradientEvenIfTheirValuesAreNaN) {
 TEST(Lookup, SameBitsForAnyNumberOfThreads) {
   std::vector<std::string> bits;
   for (const int threads : {1, 2, 3}) {
-    Context context(Device::Cpu(), threads);
+    ExecutionContext context(Device::Cpu(), threads);
     const Tensor ids = MakeTensor(context, {1031}, DType::kI64, RandomIds(1031, 0, 300, 1));
     const Tensor grad = RandomTensor(context, {1031, 67}, DType::kF32, 2);
     Tensor dtable = RandomTensor(context, {257, 67}, DType::kF32, 3);
@@ -260,7 +260,7 @@ TEST(Lookup, SameBitsForAnyNumberOfThreads) {
 }
 
 TEST(Lookup, ErrorsNameTheOp) {
-  Context context;
+  ExecutionContext context;
   const Tensor table = RandomTensor(context, {3, 5}, DType::kF32, 1),
                ids = MakeTensor(context, {2}, DType::kI64, {0, 1});
   const auto message = [](auto fn) { return std::string(Catch(fn).message()); };

@@ -43,7 +43,7 @@ double Tolerance(DType dtype) {
 constexpr DType kFloating[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16};
 
 TEST(MatMul, EveryDTypeAndEveryMemoryOrderOfBothOperands) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     for (const int m : {1, 3, 17}) {
       for (const int n : {1, 5, 19}) {
@@ -70,7 +70,7 @@ TEST(MatMul, EveryDTypeAndEveryMemoryOrderOfBothOperands) {
 }
 
 TEST(MatMul, ReadsOperandsWithNoContiguousDim) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     const Tensor a = RandomTensor(context, {5, 2, 7, 2}, dtype, 1).Permute(std::vector{1, 3, 0, 2});
     const Tensor b = RandomTensor(context, {7, 2, 3, 2}, dtype, 2).Permute(std::vector{1, 3, 0, 2});
@@ -86,7 +86,7 @@ TEST(MatMul, ReadsOperandsWithNoContiguousDim) {
 }
 
 TEST(MatMul, BatchDimsBroadcast) {
-  Context context;
+  ExecutionContext context;
   const Tensor a = RandomTensor(context, {2, 1, 3, 5}, DType::kF64, 1);
   const Tensor b = RandomTensor(context, {3, 5, 2}, DType::kF64, 2);
   const Tensor y = ops::MatMul(context, a, b);
@@ -97,7 +97,7 @@ TEST(MatMul, BatchDimsBroadcast) {
 }
 
 TEST(MatMul, ManyRowsByOneMatrixIsTheProductOfTheFlattenedRowsBitForBit) {
-  Context context;
+  ExecutionContext context;
   const Tensor x = RandomTensor(context, {7, 13, 24}, DType::kF32, 1);
   const Tensor w = RandomTensor(context, {40, 24}, DType::kF32, 2).Transpose(0, 1);
   const Tensor y = ops::MatMul(context, x, w);
@@ -111,7 +111,7 @@ TEST(MatMul, ManyRowsByOneMatrixIsTheProductOfTheFlattenedRowsBitForBit) {
 }
 
 TEST(MatMul, IntoAnyMemoryOrderWithAndWithoutAccumulating) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     for (const std::vector<int>& order :
          {std::vector{0, 1, 2}, std::vector{0, 2, 1}, std::vector{1, 2, 0}}) {
@@ -141,7 +141,7 @@ TEST(MatMul, IntoAnyMemoryOrderWithAndWithoutAccumulating) {
 }
 
 TEST(MatMul, OverwritesNaNUnlessItAccumulates) {
-  Context context;
+  ExecutionContext context;
   const Tensor a = RandomTensor(context, {3, 5}, DType::kF32, 1),
                b = RandomTensor(context, {5, 2}, DType::kF32, 2);
   Tensor out = MakeTensor(context, {3, 2}, DType::kF32, std::vector<double>(6, NAN));
@@ -150,7 +150,7 @@ TEST(MatMul, OverwritesNaNUnlessItAccumulates) {
 }
 
 TEST(MatMul, NarrowOperandsGiveF32WithoutRounding) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     const Tensor a = RandomTensor(context, {37, 2100}, dtype, 1),
                  b = RandomTensor(context, {2100, 41}, dtype, 2);
@@ -169,7 +169,7 @@ TEST(MatMul, NarrowOperandsGiveF32WithoutRounding) {
 }
 
 TEST(MatMul, LargeProductsAreCutIntoTilesThatCoverThem) {
-  Context context;
+  ExecutionContext context;
   struct {
     int64_t m, n, k;
   } shapes[] = {{1031, 67, 521}, {67, 1031, 521}, {257, 263, 1087}, {4099, 33, 257}};
@@ -204,7 +204,7 @@ TEST(MatMul, SameBitsForAnyNumberOfThreads) {
     for (const auto& [shape_a, shape_b] : shapes) {
       std::string bits[3];
       for (const int threads : {1, 2, 3}) {
-        Context context(Device::Cpu(), threads);
+        ExecutionContext context(Device::Cpu(), threads);
         const Tensor a = RandomTensor(context, shape_a, dtype, 1),
                      b = RandomTensor(context, shape_b, dtype, 2);
         bits[threads - 1] = Bits(ops::MatMul(context, a, b));
@@ -216,7 +216,7 @@ TEST(MatMul, SameBitsForAnyNumberOfThreads) {
 }
 
 TEST(MatMul, EmptyExtents) {
-  Context context;
+  ExecutionContext context;
   const Tensor zero = ops::MatMul(context, RandomTensor(context, {3, 0}, DType::kF32, 1),
                                   RandomTensor(context, {0, 2}, DType::kF32, 1));
   EXPECT_EQ(Values(zero), std::vector<double>(6, 0.0)) << "an empty sum is zero";
@@ -238,7 +238,7 @@ TEST(MatMul, EmptyExtents) {
 }
 
 TEST(MatMul, RefusesAResultThatOverlapsAnOperandOrRepeatsElements) {
-  Context context;
+  ExecutionContext context;
   Tensor memory = RandomTensor(context, {7, 5}, DType::kF32, 1);
   const Tensor a = memory.Narrow(0, 0, 5), b = RandomTensor(context, {5, 5}, DType::kF32, 2);
   Tensor shifted = memory.Narrow(0, 2, 5), same = a;
@@ -254,7 +254,7 @@ TEST(MatMul, RefusesAResultThatOverlapsAnOperandOrRepeatsElements) {
 }
 
 TEST(MatMul, InfersOnMetaWithoutElements) {
-  Context context;
+  ExecutionContext context;
   const Tensor y = ops::MatMul(context, Tensor::Meta({4, 1, 1 << 20, 1 << 20}, DType::kBF16),
                                Tensor::Meta({3, 1 << 20, 7}, DType::kBF16), DType::kF32);
   EXPECT_TRUE(y.device().IsMeta());
@@ -262,7 +262,7 @@ TEST(MatMul, InfersOnMetaWithoutElements) {
 }
 
 TEST(MatMul, ErrorsNameTheOperands) {
-  Context context;
+  ExecutionContext context;
   const Tensor a = RandomTensor(context, {3, 5}, DType::kF32, 1);
   const auto message = [&](const Tensor& x, const Tensor& y, std::optional<DType> dtype = {}) {
     return std::string(Catch([&] { ops::MatMul(context, x, y, dtype); }).message());

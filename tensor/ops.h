@@ -22,110 +22,119 @@
 namespace shardmesh::ops {
 
 // ---- creation and copies ------------------------------------------------------------------------
-Tensor Full(Context&, const Dims& shape, DType, double value);
-Tensor Zeros(Context&, const Dims& shape, DType);
-void Fill(Context&, Tensor& out, double value);
+Tensor Full(ExecutionContext&, const Dims& shape, DType, double value);
+Tensor Zeros(ExecutionContext&, const Dims& shape, DType);
+void Fill(ExecutionContext&, Tensor& out, double value);
 /// Shapes equal; converts.
-void Copy(Context&, const Tensor& x, Tensor& out);
+void Copy(ExecutionContext&, const Tensor& x, Tensor& out);
 /// Itself if contiguous, else a contiguous copy.
-Tensor Contiguous(Context&, const Tensor& x);
+Tensor Contiguous(ExecutionContext&, const Tensor& x);
 /// A contiguous copy, always.
-Tensor Clone(Context&, const Tensor& x);
+Tensor Clone(ExecutionContext&, const Tensor& x);
 /// Itself if the dtype is already this.
-Tensor Cast(Context&, const Tensor& x, DType);
+Tensor Cast(ExecutionContext&, const Tensor& x, DType);
 /// A view where strides allow, else a view of a contiguous copy. One extent may be -1.
-Tensor Reshape(Context&, const Tensor& x, const Dims& shape);
+Tensor Reshape(ExecutionContext&, const Tensor& x, const Dims& shape);
 
 // ---- pointwise ----------------------------------------------------------------------------------
-Tensor Unary(Context&, UnaryOp, const Tensor& x);
-Tensor UnaryBackward(Context&, UnaryOp, const Tensor& grad, const Tensor& x, const Tensor& y);
-Tensor Binary(Context&, BinaryOp, const Tensor& a, const Tensor& b);
-Tensor Binary(Context&, BinaryOp, const Tensor& a, double b);
+Tensor Unary(ExecutionContext&, UnaryOp, const Tensor& x);
+Tensor UnaryBackward(ExecutionContext&, UnaryOp, const Tensor& grad, const Tensor& x,
+                     const Tensor& y);
+Tensor Binary(ExecutionContext&, BinaryOp, const Tensor& a, const Tensor& b);
+Tensor Binary(ExecutionContext&, BinaryOp, const Tensor& a, double b);
 /// In place: a = a op b, with b broadcast to a's shape. Bumps the version of a's storage.
-void BinaryInto(Context&, BinaryOp, Tensor& a, const Tensor& b);
-void BinaryInto(Context&, BinaryOp, Tensor& a, double b);
-Tensor Compare(Context&, CompareOp, const Tensor& a, const Tensor& b);
-Tensor Compare(Context&, CompareOp, const Tensor& a, double b);
-Tensor Where(Context&, const Tensor& cond, const Tensor& a, const Tensor& b);
-void Accumulate(Context&, const Tensor& x, Tensor& out);
-Tensor SiluMul(Context&, const Tensor& gate, const Tensor& up);
-std::pair<Tensor, Tensor> SiluMulBackward(Context&, const Tensor& grad, const Tensor& gate,
+void BinaryInto(ExecutionContext&, BinaryOp, Tensor& a, const Tensor& b);
+void BinaryInto(ExecutionContext&, BinaryOp, Tensor& a, double b);
+Tensor Compare(ExecutionContext&, CompareOp, const Tensor& a, const Tensor& b);
+Tensor Compare(ExecutionContext&, CompareOp, const Tensor& a, double b);
+Tensor Where(ExecutionContext&, const Tensor& cond, const Tensor& a, const Tensor& b);
+void Accumulate(ExecutionContext&, const Tensor& x, Tensor& out);
+Tensor SiluMul(ExecutionContext&, const Tensor& gate, const Tensor& up);
+std::pair<Tensor, Tensor> SiluMulBackward(ExecutionContext&, const Tensor& grad, const Tensor& gate,
                                           const Tensor& up);
 
 // ---- reductions ---------------------------------------------------------------------------------
 /// Over `dims` (all, if empty). Max and min of no elements at all give the identity.
-Tensor Reduce(Context&, ReduceOp, const Tensor& x, std::span<const int> dims, bool keepdim);
+Tensor Reduce(ExecutionContext&, ReduceOp, const Tensor& x, std::span<const int> dims,
+              bool keepdim);
 /// f64, 0-d.
-Tensor SumOfSquares(Context&, const Tensor& x);
+Tensor SumOfSquares(ExecutionContext&, const Tensor& x);
 
 // ---- matrix product -----------------------------------------------------------------------------
 /// a[.., m, k] b[.., k, n] with broadcast batch dims. `out_dtype` may be f32 for bf16 operands.
-Tensor MatMul(Context&, const Tensor& a, const Tensor& b,
+Tensor MatMul(ExecutionContext&, const Tensor& a, const Tensor& b,
               std::optional<DType> out_dtype = std::nullopt);
 /// Into a given tensor; with `accumulate` adds to it.
-void MatMulInto(Context&, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out);
+void MatMulInto(ExecutionContext&, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out);
 
 // ---- rows ---------------------------------------------------------------------------------------
-Tensor Softmax(Context&, const Tensor& x, int dim, bool log = false);
-Tensor SoftmaxBackward(Context&, const Tensor& grad, const Tensor& y, int dim, bool log = false);
+Tensor Softmax(ExecutionContext&, const Tensor& x, int dim, bool log = false);
+Tensor SoftmaxBackward(ExecutionContext&, const Tensor& grad, const Tensor& y, int dim,
+                       bool log = false);
 
 struct NormResult {
   Tensor y, mean, inv_std;  // RmsNorm: no mean; inv_std is 1 / rms.
 };
-NormResult RmsNorm(Context&, const Tensor& x, const Tensor& w, double eps);
+NormResult RmsNorm(ExecutionContext&, const Tensor& x, const Tensor& w, double eps);
 /// Into dx and dw, shaped by the caller; either may be no tensor.
-void RmsNormBackward(Context&, const Tensor& grad, const Tensor& x, const Tensor& w,
+void RmsNormBackward(ExecutionContext&, const Tensor& grad, const Tensor& x, const Tensor& w,
                      const Tensor& inv_rms, Tensor& dx, bool accumulate_dw, Tensor& dw);
-NormResult LayerNorm(Context&, const Tensor& x, const Tensor& w, const Tensor& b, double eps);
-void LayerNormBackward(Context&, const Tensor& grad, const Tensor& x, const Tensor& w,
+NormResult LayerNorm(ExecutionContext&, const Tensor& x, const Tensor& w, const Tensor& b,
+                     double eps);
+void LayerNormBackward(ExecutionContext&, const Tensor& grad, const Tensor& x, const Tensor& w,
                        const Tensor& mean, const Tensor& inv_std, Tensor& dx, bool accumulate,
                        Tensor& dw, Tensor& db);
 
 // ---- lookups and losses -------------------------------------------------------------------------
 /// Throws Error(kOutOfRange) naming `op`, the first bad index and the range [low, high).
-void CheckIndices(Context&, const char* op, const Tensor& ids, int64_t low, int64_t high,
+void CheckIndices(ExecutionContext&, const char* op, const Tensor& ids, int64_t low, int64_t high,
                   std::optional<int64_t> ignored = std::nullopt);
-Tensor Embedding(Context&, const Tensor& ids, const Tensor& table, int64_t first_row);
-void EmbeddingBackward(Context&, const Tensor& grad, const Tensor& ids, int64_t first_row,
+Tensor Embedding(ExecutionContext&, const Tensor& ids, const Tensor& table, int64_t first_row);
+void EmbeddingBackward(ExecutionContext&, const Tensor& grad, const Tensor& ids, int64_t first_row,
                        bool accumulate, Tensor& dtable);
 struct CrossEntropyTermsResult {
   Tensor sum_exp, picked;
 };
-CrossEntropyTermsResult CrossEntropyTerms(Context&, const Tensor& x, const Tensor& targets,
+CrossEntropyTermsResult CrossEntropyTerms(ExecutionContext&, const Tensor& x, const Tensor& targets,
                                           int64_t first_class, const Tensor& max);
-Tensor CrossEntropyBackward(Context&, const Tensor& x, const Tensor& targets, int64_t first_class,
-                            const Tensor& log_sum_exp, const Tensor& scale, int64_t ignore_index);
+Tensor CrossEntropyBackward(ExecutionContext&, const Tensor& x, const Tensor& targets,
+                            int64_t first_class, const Tensor& log_sum_exp, const Tensor& scale,
+                            int64_t ignore_index);
 
 // ---- attention ----------------------------------------------------------------------------------
-Tensor Rotary(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse);
+Tensor Rotary(ExecutionContext&, const Tensor& x, const Tensor& cos, const Tensor& sin,
+              bool inverse);
 /// `out` has the order of q's strides: a transposed view gives a transposed result.
 struct AttentionResult {
   Tensor out, log_sum_exp;
 };
-AttentionResult Attention(Context&, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                          double scale);
+AttentionResult Attention(ExecutionContext&, const Tensor& q, const Tensor& k, const Tensor& v,
+                          bool causal, double scale);
 struct AttentionGradients {
   Tensor dq, dk, dv;
 };
-AttentionGradients AttentionBackward(Context&, const Tensor& grad, const Tensor& q, const Tensor& k,
-                                     const Tensor& v, const Tensor& out, const Tensor& log_sum_exp,
-                                     bool causal, double scale);
+AttentionGradients AttentionBackward(ExecutionContext&, const Tensor& grad, const Tensor& q,
+                                     const Tensor& k, const Tensor& v, const Tensor& out,
+                                     const Tensor& log_sum_exp, bool causal, double scale);
 
 // ---- random numbers -----------------------------------------------------------------------------
-void RandomUniform(Context&, RandomKey, const RandomBox&, double low, double high, Tensor& out);
-void RandomNormal(Context&, RandomKey, const RandomBox&, double mean, double stddev, Tensor& out);
-Tensor Dropout(Context&, RandomKey, const RandomBox&, const Tensor& x, double p);
+void RandomUniform(ExecutionContext&, RandomKey, const RandomBox&, double low, double high,
+                   Tensor& out);
+void RandomNormal(ExecutionContext&, RandomKey, const RandomBox&, double mean, double stddev,
+                  Tensor& out);
+Tensor Dropout(ExecutionContext&, RandomKey, const RandomBox&, const Tensor& x, double p);
 
 // ---- optimizer steps ----------------------------------------------------------------------------
 /// In place; contiguous operands of one shape. p, m and v in one dtype, f32 or f64; any floating
 /// grad.
-void AdamW(Context&, const AdamWStep&, const Tensor& grad, Tensor& p, Tensor& m, Tensor& v);
+void AdamW(ExecutionContext&, const AdamWStep&, const Tensor& grad, Tensor& p, Tensor& m,
+           Tensor& v);
 /// `buffer` may be no tensor if momentum is 0; what it holds is ignored if `first`.
-void Sgd(Context&, double lr, double momentum, double weight_decay, bool first, const Tensor& grad,
-         Tensor& p, Tensor& buffer);
+void Sgd(ExecutionContext&, double lr, double momentum, double weight_decay, bool first,
+         const Tensor& grad, Tensor& p, Tensor& buffer);
 
 // ---- concatenation ------------------------------------------------------------------------------
-Tensor Concat(Context&, std::span<const Tensor> parts, int dim);
+Tensor Concat(ExecutionContext&, std::span<const Tensor> parts, int dim);
 /// Views.
 std::vector<Tensor> Split(const Tensor& x, std::span<const int64_t> sizes, int dim);
 

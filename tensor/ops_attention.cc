@@ -15,7 +15,7 @@ using internal::RequireOneFloatingDType;
 using internal::RequireShape;
 
 void RequireHeads(const char* op, const char* name, const Tensor& x) {
-  if (x.rank() != 4) {
+  if (x.num_dims() != 4) {
     ThrowInvalid(op, ": ", name, " needs the dims [batch, heads, sequence, head_dim], got ",
                  x.ToString());
   }
@@ -37,13 +37,13 @@ void CheckAttention(const char* op, const Tensor& q, const Tensor& k, const Tens
   }
 }
 
-Tensor WithContiguousRows(Context& context, const Tensor& x) {
+Tensor WithContiguousRows(ExecutionContext& context, const Tensor& x) {
   return x.dim(-1) <= 1 || x.strides().back() == 1 ? x : Contiguous(context, x);
 }
 
 }  // namespace
 
-Tensor Rotary(Context& context, const Tensor& x, const Tensor& cos, const Tensor& sin,
+Tensor Rotary(ExecutionContext& context, const Tensor& x, const Tensor& cos, const Tensor& sin,
               bool inverse) {
   const Device device = DeviceOf("rotary", {&x, &cos, &sin});
   RequireOneFloatingDType("rotary", {&x});
@@ -60,8 +60,8 @@ Tensor Rotary(Context& context, const Tensor& x, const Tensor& cos, const Tensor
   return out;
 }
 
-AttentionResult Attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
-                          bool causal, double scale) {
+AttentionResult Attention(ExecutionContext& context, const Tensor& q, const Tensor& k,
+                          const Tensor& v, bool causal, double scale) {
   const Device device = DeviceOf("attention", {&q, &k, &v});
   CheckAttention("attention", q, k, v);
   const Tensor queries = WithContiguousRows(context, q);
@@ -75,7 +75,7 @@ AttentionResult Attention(Context& context, const Tensor& q, const Tensor& k, co
   return result;
 }
 
-AttentionGradients AttentionBackward(Context& context, const Tensor& grad, const Tensor& q,
+AttentionGradients AttentionBackward(ExecutionContext& context, const Tensor& grad, const Tensor& q,
                                      const Tensor& k, const Tensor& v, const Tensor& out,
                                      const Tensor& log_sum_exp, bool causal, double scale) {
   const char* op = "attention backward";

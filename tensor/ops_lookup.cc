@@ -22,7 +22,7 @@ void RequireIndices(const char* op, const Tensor& ids) {
 
 void RequireTable(const char* op, const Tensor& table) {
   RequireOneFloatingDType(op, {&table});
-  if (table.rank() != 2) ThrowInvalid(op, ": the table needs two dims, got ", table.ToString());
+  if (table.num_dims() != 2) ThrowInvalid(op, ": the table needs two dims, got ", table.ToString());
 }
 
 // Logits [.., classes] with a target, and statistics, a row.
@@ -41,15 +41,16 @@ void CheckCrossEntropy(const char* op, const Tensor& x, const Tensor& targets,
 
 }  // namespace
 
-void CheckIndices(Context& context, const char* op, const Tensor& ids, int64_t low, int64_t high,
-                  std::optional<int64_t> ignored) {
+void CheckIndices(ExecutionContext& context, const char* op, const Tensor& ids, int64_t low,
+                  int64_t high, std::optional<int64_t> ignored) {
   RequireIndices(op, ids);
   const auto bad = KernelsFor(ids.device()).find_out_of_range(context, ids, low, high, ignored);
   if (!bad) return;
   Throw(absl::StatusCode::kOutOfRange, op, ": index ", *bad, " is outside [", low, ", ", high, ")");
 }
 
-Tensor Embedding(Context& context, const Tensor& ids, const Tensor& table, int64_t first_row) {
+Tensor Embedding(ExecutionContext& context, const Tensor& ids, const Tensor& table,
+                 int64_t first_row) {
   const Device device = DeviceOf("embedding", {&table, &ids});
   RequireTable("embedding", table);
   RequireIndices("embedding", ids);
@@ -60,8 +61,8 @@ Tensor Embedding(Context& context, const Tensor& ids, const Tensor& table, int64
   return out;
 }
 
-void EmbeddingBackward(Context& context, const Tensor& grad, const Tensor& ids, int64_t first_row,
-                       bool accumulate, Tensor& dtable) {
+void EmbeddingBackward(ExecutionContext& context, const Tensor& grad, const Tensor& ids,
+                       int64_t first_row, bool accumulate, Tensor& dtable) {
   const char* op = "embedding backward";
   const Device device = DeviceOf(op, {&grad, &ids, &dtable});
   RequireOneFloatingDType(op, {&grad});
@@ -77,8 +78,9 @@ void EmbeddingBackward(Context& context, const Tensor& grad, const Tensor& ids, 
   dtable.storage()->BumpVersion();
 }
 
-CrossEntropyTermsResult CrossEntropyTerms(Context& context, const Tensor& x, const Tensor& targets,
-                                          int64_t first_class, const Tensor& max) {
+CrossEntropyTermsResult CrossEntropyTerms(ExecutionContext& context, const Tensor& x,
+                                          const Tensor& targets, int64_t first_class,
+                                          const Tensor& max) {
   const Device device = DeviceOf("cross_entropy", {&x, &targets, &max});
   CheckCrossEntropy("cross_entropy", x, targets, {{"max", &max}});
   CrossEntropyTermsResult result{EmptyOn(context, device, max.shape(), max.dtype()),
@@ -88,7 +90,7 @@ CrossEntropyTermsResult CrossEntropyTerms(Context& context, const Tensor& x, con
   return result;
 }
 
-Tensor CrossEntropyBackward(Context& context, const Tensor& x, const Tensor& targets,
+Tensor CrossEntropyBackward(ExecutionContext& context, const Tensor& x, const Tensor& targets,
                             int64_t first_class, const Tensor& log_sum_exp, const Tensor& scale,
                             int64_t ignore_index) {
   const char* op = "cross_entropy backward";

@@ -11,7 +11,7 @@ namespace {
 Dims ProductShape(const Tensor& a, const Tensor& b) {
   internal::DeviceOf("matmul", {&a, &b});
   internal::RequireOneFloatingDType("matmul", {&a, &b});
-  if (a.rank() < 2 || b.rank() < 2) {
+  if (a.num_dims() < 2 || b.num_dims() < 2) {
     ThrowInvalid("matmul: operands need at least two dims: ", a.ToString(), ", ", b.ToString());
   }
   if (a.dim(-1) != b.dim(-2)) {
@@ -19,7 +19,7 @@ Dims ProductShape(const Tensor& a, const Tensor& b) {
                  " has ", b.dim(-2), " rows");
   }
   const auto batch_of = [](const Tensor& x) {
-    return Dims(std::span<const int64_t>(x.shape().begin(), x.rank() - 2));
+    return Dims(std::span<const int64_t>(x.shape().begin(), x.num_dims() - 2));
   };
   Dims shape = BroadcastShapes(batch_of(a), batch_of(b), "matmul: batch dims");
   shape.push_back(a.dim(-2));
@@ -34,7 +34,8 @@ Tensor ExpandBatch(const Tensor& x, Dims shape) {
   return x.shape() == shape ? x : x.Expand(shape);
 }
 
-void Multiply(Context& context, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out) {
+void Multiply(ExecutionContext& context, const Tensor& a, const Tensor& b, bool accumulate,
+              Tensor& out) {
   KernelsFor(a.device())
       .matmul(context, ExpandBatch(a, out.shape()), ExpandBatch(b, out.shape()), accumulate, out);
 }
@@ -48,7 +49,8 @@ void RequireResultDType(const Tensor& a, DType dtype) {
 
 }  // namespace
 
-Tensor MatMul(Context& context, const Tensor& a, const Tensor& b, std::optional<DType> out_dtype) {
+Tensor MatMul(ExecutionContext& context, const Tensor& a, const Tensor& b,
+              std::optional<DType> out_dtype) {
   const Dims shape = ProductShape(a, b);
   const DType dtype = out_dtype.value_or(a.dtype());
   RequireResultDType(a, dtype);
@@ -57,7 +59,8 @@ Tensor MatMul(Context& context, const Tensor& a, const Tensor& b, std::optional<
   return out;
 }
 
-void MatMulInto(Context& context, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out) {
+void MatMulInto(ExecutionContext& context, const Tensor& a, const Tensor& b, bool accumulate,
+                Tensor& out) {
   const Dims shape = ProductShape(a, b);
   internal::DeviceOf("matmul", {&a, &b, &out});
   internal::RequireShape("matmul", "the result", out, shape);

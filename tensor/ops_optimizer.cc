@@ -32,8 +32,8 @@ Device CheckStep(const char* op, const Tensor& grad, const Tensor& p,
 
 }  // namespace
 
-void AdamW(Context& context, const AdamWStep& options, const Tensor& grad, Tensor& p, Tensor& m,
-           Tensor& v) {
+void AdamW(ExecutionContext& context, const AdamWStep& options, const Tensor& grad, Tensor& p,
+           Tensor& m, Tensor& v) {
   const Device device = CheckStep("adamw", grad, p, {{"m", &m}, {"v", &v}});
   if (!m || !v) ThrowInvalid("adamw: needs both moments of ", p.ToString());
   if (options.step < 1) ThrowInvalid("adamw: steps count from 1, got ", options.step);
@@ -41,7 +41,7 @@ void AdamW(Context& context, const AdamWStep& options, const Tensor& grad, Tenso
   for (Tensor* written : {&p, &m, &v}) written->storage()->BumpVersion();
 }
 
-void Sgd(Context& context, double lr, double momentum, double weight_decay, bool first,
+void Sgd(ExecutionContext& context, double lr, double momentum, double weight_decay, bool first,
          const Tensor& grad, Tensor& p, Tensor& buffer) {
   const Device device = CheckStep("sgd", grad, p, {{"the momentum", &buffer}});
   if (!buffer && momentum != 0.0) ThrowInvalid("sgd: a momentum of ", momentum, " needs a buffer");

@@ -44,7 +44,7 @@ Tensor ExpandTo(const Tensor& x, const Dims& shape) {
 
 // For an op in place on `a`: b as the kernel may read it, in a's shape and in no memory that is
 // written before it is read.
-Tensor ReadableFor(Context& context, const char* op, const Tensor& a, const Tensor& b) {
+Tensor ReadableFor(ExecutionContext& context, const char* op, const Tensor& a, const Tensor& b) {
   if (BroadcastShapes(a.shape(), b.shape(), op) != a.shape()) {
     ThrowInvalid(op, ": the result in place of ", a.ToString(), " cannot have the shape of ",
                  b.ToString());
@@ -54,7 +54,7 @@ Tensor ReadableFor(Context& context, const char* op, const Tensor& a, const Tens
 
 }  // namespace
 
-Tensor Unary(Context& context, UnaryOp op, const Tensor& x) {
+Tensor Unary(ExecutionContext& context, UnaryOp op, const Tensor& x) {
   const char* name = Name(op).data();
   const Device device = DeviceOf(name, {&x});
   const bool fits = IsFloating(x.dtype()) || (TakesIntegers(op) && x.dtype() != DType::kBool);
@@ -64,7 +64,7 @@ Tensor Unary(Context& context, UnaryOp op, const Tensor& x) {
   return out;
 }
 
-Tensor UnaryBackward(Context& context, UnaryOp op, const Tensor& grad, const Tensor& x,
+Tensor UnaryBackward(ExecutionContext& context, UnaryOp op, const Tensor& grad, const Tensor& x,
                      const Tensor& y) {
   const char* name = Name(op).data();
   const Tensor& read = BackwardReadsInput(op) ? x : BackwardReadsOutput(op) ? y : grad;
@@ -76,7 +76,7 @@ Tensor UnaryBackward(Context& context, UnaryOp op, const Tensor& grad, const Ten
   return out;
 }
 
-Tensor Binary(Context& context, BinaryOp op, const Tensor& a, const Tensor& b) {
+Tensor Binary(ExecutionContext& context, BinaryOp op, const Tensor& a, const Tensor& b) {
   const char* name = Name(op).data();
   const Device device = DeviceOf(name, {&a, &b});
   RequireOneDType(name, a, b);
@@ -92,7 +92,7 @@ Tensor Binary(Context& context, BinaryOp op, const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Tensor Binary(Context& context, BinaryOp op, const Tensor& a, double b) {
+Tensor Binary(ExecutionContext& context, BinaryOp op, const Tensor& a, double b) {
   const char* name = Name(op).data();
   const Device device = DeviceOf(name, {&a});
   RequireArithmetic(op, a);
@@ -102,7 +102,7 @@ Tensor Binary(Context& context, BinaryOp op, const Tensor& a, double b) {
   return out;
 }
 
-void BinaryInto(Context& context, BinaryOp op, Tensor& a, const Tensor& b) {
+void BinaryInto(ExecutionContext& context, BinaryOp op, Tensor& a, const Tensor& b) {
   const char* name = Name(op).data();
   const Device device = DeviceOf(name, {&a, &b});
   RequireOneDType(name, a, b);
@@ -113,7 +113,7 @@ void BinaryInto(Context& context, BinaryOp op, Tensor& a, const Tensor& b) {
   a.storage()->BumpVersion();
 }
 
-void BinaryInto(Context& context, BinaryOp op, Tensor& a, double b) {
+void BinaryInto(ExecutionContext& context, BinaryOp op, Tensor& a, double b) {
   const char* name = Name(op).data();
   const Device device = DeviceOf(name, {&a});
   RequireArithmetic(op, a);
@@ -123,7 +123,7 @@ void BinaryInto(Context& context, BinaryOp op, Tensor& a, double b) {
   a.storage()->BumpVersion();
 }
 
-Tensor Compare(Context& context, CompareOp op, const Tensor& a, const Tensor& b) {
+Tensor Compare(ExecutionContext& context, CompareOp op, const Tensor& a, const Tensor& b) {
   const char* name = Name(op).data();
   const Device device = DeviceOf(name, {&a, &b});
   RequireOneDType(name, a, b);
@@ -133,7 +133,7 @@ Tensor Compare(Context& context, CompareOp op, const Tensor& a, const Tensor& b)
   return out;
 }
 
-Tensor Compare(Context& context, CompareOp op, const Tensor& a, double b) {
+Tensor Compare(ExecutionContext& context, CompareOp op, const Tensor& a, double b) {
   const char* name = Name(op).data();
   const Device device = DeviceOf(name, {&a});
   internal::RequireRepresentable(name, a.dtype(), b);
@@ -142,7 +142,7 @@ Tensor Compare(Context& context, CompareOp op, const Tensor& a, double b) {
   return out;
 }
 
-Tensor Where(Context& context, const Tensor& cond, const Tensor& a, const Tensor& b) {
+Tensor Where(ExecutionContext& context, const Tensor& cond, const Tensor& a, const Tensor& b) {
   const Device device = DeviceOf("where", {&cond, &a, &b});
   internal::RequireDType("where", "the condition", cond, DType::kBool);
   RequireOneDType("where", a, b);
@@ -154,7 +154,7 @@ Tensor Where(Context& context, const Tensor& cond, const Tensor& a, const Tensor
   return out;
 }
 
-void Accumulate(Context& context, const Tensor& x, Tensor& out) {
+void Accumulate(ExecutionContext& context, const Tensor& x, Tensor& out) {
   const Device device = DeviceOf("accumulate", {&x, &out});
   const bool widens =
       IsFloating(x.dtype()) && IsFloating(out.dtype()) && SizeOf(out.dtype()) > SizeOf(x.dtype());
@@ -169,7 +169,7 @@ void Accumulate(Context& context, const Tensor& x, Tensor& out) {
   out.storage()->BumpVersion();
 }
 
-Tensor SiluMul(Context& context, const Tensor& gate, const Tensor& up) {
+Tensor SiluMul(ExecutionContext& context, const Tensor& gate, const Tensor& up) {
   const Device device = DeviceOf("silu_mul", {&gate, &up});
   internal::RequireOneFloatingDType("silu_mul", {&gate, &up});
   internal::RequireShape("silu_mul", "up", up, gate.shape());
@@ -178,8 +178,8 @@ Tensor SiluMul(Context& context, const Tensor& gate, const Tensor& up) {
   return out;
 }
 
-std::pair<Tensor, Tensor> SiluMulBackward(Context& context, const Tensor& grad, const Tensor& gate,
-                                          const Tensor& up) {
+std::pair<Tensor, Tensor> SiluMulBackward(ExecutionContext& context, const Tensor& grad,
+                                          const Tensor& gate, const Tensor& up) {
   const char* op = "silu_mul backward";
   const Device device = DeviceOf(op, {&grad, &gate, &up});
   internal::RequireOneFloatingDType(op, {&grad, &gate, &up});

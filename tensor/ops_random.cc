@@ -31,8 +31,8 @@ void CheckOutput(const char* op, const RandomBox& box, const Tensor& out) {
 
 }  // namespace
 
-void RandomUniform(Context& context, RandomKey key, const RandomBox& box, double low, double high,
-                   Tensor& out) {
+void RandomUniform(ExecutionContext& context, RandomKey key, const RandomBox& box, double low,
+                   double high, Tensor& out) {
   CheckOutput("uniform", box, out);
   if (!(low < high) || !std::isfinite(high - low)) {
     ThrowInvalid("uniform: needs finite limits low < high, got ", low, " and ", high);
@@ -41,8 +41,8 @@ void RandomUniform(Context& context, RandomKey key, const RandomBox& box, double
   out.storage()->BumpVersion();
 }
 
-void RandomNormal(Context& context, RandomKey key, const RandomBox& box, double mean, double stddev,
-                  Tensor& out) {
+void RandomNormal(ExecutionContext& context, RandomKey key, const RandomBox& box, double mean,
+                  double stddev, Tensor& out) {
   CheckOutput("normal", box, out);
   if (!(stddev >= 0.0) || !std::isfinite(stddev) || !std::isfinite(mean)) {
     ThrowInvalid("normal: needs a finite mean and a finite stddev >= 0, got ", mean, " and ",
@@ -52,7 +52,8 @@ void RandomNormal(Context& context, RandomKey key, const RandomBox& box, double 
   out.storage()->BumpVersion();
 }
 
-Tensor Dropout(Context& context, RandomKey key, const RandomBox& box, const Tensor& x, double p) {
+Tensor Dropout(ExecutionContext& context, RandomKey key, const RandomBox& box, const Tensor& x,
+               double p) {
   internal::DeviceOf("dropout", {&x});
   internal::RequireOneFloatingDType("dropout", {&x});
   CheckBox("dropout", box, x);

@@ -15,18 +15,18 @@ DType ReducedDType(ReduceOp op, DType dtype) {
 
 }  // namespace
 
-Tensor Reduce(Context& context, ReduceOp op, const Tensor& x, std::span<const int> dims,
+Tensor Reduce(ExecutionContext& context, ReduceOp op, const Tensor& x, std::span<const int> dims,
               bool keepdim) {
   const char* name = Name(op).data();
   const Device device = internal::DeviceOf(name, {&x});
-  uint32_t reduced = dims.empty() ? (1u << x.rank()) - 1 : 0;
+  uint32_t reduced = dims.empty() ? (1u << x.num_dims()) - 1 : 0;
   for (const int dim : dims) {
-    const uint32_t bit = 1u << NormalizeDim(dim, x.rank(), name);
+    const uint32_t bit = 1u << NormalizeDim(dim, x.num_dims(), name);
     if (reduced & bit) ThrowInvalid(name, ": dim ", dim, " of ", x.ToString(), " is given twice");
     reduced |= bit;
   }
   Dims kept, with_ones;
-  for (int dim = 0; dim < x.rank(); ++dim) {
+  for (int dim = 0; dim < x.num_dims(); ++dim) {
     const bool is_reduced = reduced >> dim & 1;
     with_ones.push_back(is_reduced ? 1 : x.dim(dim));
     if (!is_reduced) kept.push_back(x.dim(dim));
@@ -36,7 +36,7 @@ Tensor Reduce(Context& context, ReduceOp op, const Tensor& x, std::span<const in
   return keepdim ? out : *out.TryView(kept);
 }
 
-Tensor SumOfSquares(Context& context, const Tensor& x) {
+Tensor SumOfSquares(ExecutionContext& context, const Tensor& x) {
   const Device device = internal::DeviceOf("sum_of_squares", {&x});
   internal::RequireOneFloatingDType("sum_of_squares", {&x});
   Tensor out = internal::EmptyOn(context, device, {}, DType::kF64);

@@ -56,7 +56,7 @@ double Combine(ReduceOp op, double a, double b) {
 // In double, one after the other.
 std::vector<double> Reference(ReduceOp op, const Tensor& x, uint32_t mask) {
   Dims out_shape = x.shape();
-  for (int dim = 0; dim < x.rank(); ++dim) {
+  for (int dim = 0; dim < x.num_dims(); ++dim) {
     if (mask >> dim & 1) out_shape[dim] = 1;
   }
   const Dims strides = ContiguousStrides(out_shape);
@@ -64,7 +64,7 @@ std::vector<double> Reference(ReduceOp op, const Tensor& x, uint32_t mask) {
   const std::vector<double> values = Values(x);
   for (size_t i = 0; i < values.size(); ++i) {
     int64_t rest = static_cast<int64_t>(i), to = 0;
-    for (int dim = x.rank() - 1; dim >= 0; --dim) {
+    for (int dim = x.num_dims() - 1; dim >= 0; --dim) {
       if (!(mask >> dim & 1)) to += rest % x.dim(dim) * strides[dim];
       rest /= x.dim(dim);
     }

@@ -26,7 +26,7 @@ void CheckNorm(const char* op, const Tensor& x, const Tensor& w, const Tensor& b
 }
 
 // A statistic with one value a row.
-Tensor EmptyPerRow(Context& context, const Tensor& x) {
+Tensor EmptyPerRow(ExecutionContext& context, const Tensor& x) {
   return EmptyOn(context, x.device(), internal::WithoutLast(x.shape()),
                  internal::AccumulatorDType(x.dtype()));
 }
@@ -50,23 +50,24 @@ void BumpVersions(std::initializer_list<Tensor*> written) {
 
 }  // namespace
 
-Tensor Softmax(Context& context, const Tensor& x, int dim, bool log) {
+Tensor Softmax(ExecutionContext& context, const Tensor& x, int dim, bool log) {
   const char* op = log ? "log_softmax" : "softmax";
   const Device device = DeviceOf(op, {&x});
   RequireOneFloatingDType(op, {&x});
-  const int d = NormalizeDim(dim, x.rank(), op);
+  const int d = NormalizeDim(dim, x.num_dims(), op);
   Tensor out = EmptyOn(context, device, x.shape(), x.dtype());
   Tensor rows = out.Transpose(d, -1);
   KernelsFor(device).softmax(context, x.Transpose(d, -1), log, rows);
   return out;
 }
 
-Tensor SoftmaxBackward(Context& context, const Tensor& grad, const Tensor& y, int dim, bool log) {
+Tensor SoftmaxBackward(ExecutionContext& context, const Tensor& grad, const Tensor& y, int dim,
+                       bool log) {
   const char* op = log ? "log_softmax backward" : "softmax backward";
   const Device device = DeviceOf(op, {&y, &grad});
   RequireOneFloatingDType(op, {&y, &grad});
   RequireShape(op, "the gradient", grad, y.shape());
-  const int d = NormalizeDim(dim, y.rank(), op);
+  const int d = NormalizeDim(dim, y.num_dims(), op);
   Tensor out = EmptyOn(context, device, y.shape(), y.dtype());
   Tensor rows = out.Transpose(d, -1);
   KernelsFor(device).softmax_backward(context, grad.Transpose(d, -1), y.Transpose(d, -1), log,
@@ -74,7 +75,7 @@ Tensor SoftmaxBackward(Context& context, const Tensor& grad, const Tensor& y, in
   return out;
 }
 
-NormResult RmsNorm(Context& context, const Tensor& x, const Tensor& w, double eps) {
+NormResult RmsNorm(ExecutionContext& context, const Tensor& x, const Tensor& w, double eps) {
   CheckNorm("rms_norm", x, w, Tensor());
   NormResult result;
   result.y = EmptyOn(context, x.device(), x.shape(), x.dtype());
@@ -83,8 +84,9 @@ NormResult RmsNorm(Context& context, const Tensor& x, const Tensor& w, double ep
   return result;
 }
 
-void RmsNormBackward(Context& context, const Tensor& grad, const Tensor& x, const Tensor& w,
-                     const Tensor& inv_rms, Tensor& dx, bool accumulate_dw, Tensor& dw) {
+void RmsNormBackward(ExecutionContext& context, const Tensor& grad, const Tensor& x,
+                     const Tensor& w, const Tensor& inv_rms, Tensor& dx, bool accumulate_dw,
+                     Tensor& dw) {
   const char* op = "rms_norm backward";
   DeviceOf(op, {&x, &grad, &w, &inv_rms}, {&dx, &dw});
   RequireOneFloatingDType(op, {&x, &grad, &w, &dx});
@@ -99,7 +101,7 @@ void RmsNormBackward(Context& context, const Tensor& grad, const Tensor& x, cons
   BumpVersions({&dx, &dw});
 }
 
-NormResult LayerNorm(Context& context, const Tensor& x, const Tensor& w, const Tensor& b,
+NormResult LayerNorm(ExecutionContext& context, const Tensor& x, const Tensor& w, const Tensor& b,
                      double eps) {
   CheckNorm("layer_norm", x, w, b);
   NormResult result;
@@ -110,9 +112,9 @@ NormResult LayerNorm(Context& context, const Tensor& x, const Tensor& w, const T
   return result;
 }
 
-void LayerNormBackward(Context& context, const Tensor& grad, const Tensor& x, const Tensor& w,
-                       const Tensor& mean, const Tensor& inv_std, Tensor& dx, bool accumulate,
-                       Tensor& dw, Tensor& db) {
+void LayerNormBackward(ExecutionContext& context, const Tensor& grad, const Tensor& x,
+                       const Tensor& w, const Tensor& mean, const Tensor& inv_std, Tensor& dx,
+                       bool accumulate, Tensor& dw, Tensor& db) {
   const char* op = "layer_norm backward";
   DeviceOf(op, {&x, &grad, &w, &mean, &inv_std}, {&dx, &dw, &db});
   RequireOneFloatingDType(op, {&x, &grad, &w, &dx});

@@ -31,25 +31,25 @@ Dims ConcatShape(std::span<const Tensor> parts, int dim) {
 
 }  // namespace
 
-Tensor Full(Context& context, const Dims& shape, DType dtype, double value) {
+Tensor Full(ExecutionContext& context, const Dims& shape, DType dtype, double value) {
   internal::RequireRepresentable("full", dtype, value);
   Tensor out = Tensor::Empty(context, shape, dtype);
   KernelsFor(out.device()).fill(context, value, out);
   return out;
 }
 
-Tensor Zeros(Context& context, const Dims& shape, DType dtype) {
+Tensor Zeros(ExecutionContext& context, const Dims& shape, DType dtype) {
   return Full(context, shape, dtype, 0.0);
 }
 
-void Fill(Context& context, Tensor& out, double value) {
+void Fill(ExecutionContext& context, Tensor& out, double value) {
   const Device device = internal::DeviceOf("fill", {&out});
   internal::RequireRepresentable("fill", out.dtype(), value);
   KernelsFor(device).fill(context, value, out);
   out.storage()->BumpVersion();
 }
 
-void Copy(Context& context, const Tensor& x, Tensor& out) {
+void Copy(ExecutionContext& context, const Tensor& x, Tensor& out) {
   const Device device = internal::DeviceOf("copy", {&x, &out});
   internal::RequireShape("copy", "the source", x, out.shape());
   internal::RequireWritable("copy", out);
@@ -58,18 +58,18 @@ void Copy(Context& context, const Tensor& x, Tensor& out) {
   out.storage()->BumpVersion();
 }
 
-Tensor Contiguous(Context& context, const Tensor& x) {
+Tensor Contiguous(ExecutionContext& context, const Tensor& x) {
   return x.IsContiguous() ? x : Clone(context, x);
 }
 
-Tensor Clone(Context& context, const Tensor& x) {
+Tensor Clone(ExecutionContext& context, const Tensor& x) {
   const Device device = internal::DeviceOf("clone", {&x});
   Tensor out = internal::EmptyOn(context, device, x.shape(), x.dtype());
   KernelsFor(device).copy(context, x, out);
   return out;
 }
 
-Tensor Cast(Context& context, const Tensor& x, DType dtype) {
+Tensor Cast(ExecutionContext& context, const Tensor& x, DType dtype) {
   const Device device = internal::DeviceOf("cast", {&x});
   if (x.dtype() == dtype) return x;
   Tensor out = internal::EmptyOn(context, device, x.shape(), dtype);
@@ -77,17 +77,17 @@ Tensor Cast(Context& context, const Tensor& x, DType dtype) {
   return out;
 }
 
-Tensor Reshape(Context& context, const Tensor& x, const Dims& shape) {
+Tensor Reshape(ExecutionContext& context, const Tensor& x, const Dims& shape) {
   internal::DeviceOf("reshape", {&x});
   if (std::optional<Tensor> view = x.TryView(shape)) return *view;
   return *Clone(context, x).TryView(shape);
 }
 
-Tensor Concat(Context& context, std::span<const Tensor> parts, int dim) {
+Tensor Concat(ExecutionContext& context, std::span<const Tensor> parts, int dim) {
   if (parts.empty()) ThrowInvalid("concat: no tensors");
   for (const Tensor& part : parts) internal::DeviceOf("concat", {&parts[0], &part});
   const Device device = parts[0].device();
-  dim = NormalizeDim(dim, parts[0].rank(), "concat");
+  dim = NormalizeDim(dim, parts[0].num_dims(), "concat");
   Tensor out = internal::EmptyOn(context, device, ConcatShape(parts, dim), parts[0].dtype());
   int64_t begin = 0;
   for (const Tensor& part : parts) {
@@ -100,7 +100,7 @@ Tensor Concat(Context& context, std::span<const Tensor> parts, int dim) {
 
 std::vector<Tensor> Split(const Tensor& x, std::span<const int64_t> sizes, int dim) {
   internal::DeviceOf("split", {&x});
-  dim = NormalizeDim(dim, x.rank(), "split");
+  dim = NormalizeDim(dim, x.num_dims(), "split");
   int64_t total = 0;
   for (const int64_t size : sizes) {
     if (size < 0) ThrowInvalid("split: negative size ", size);

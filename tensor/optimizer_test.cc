@@ -24,7 +24,7 @@ double Tolerance(DType dtype) { return dtype == DType::kF64 ? 1e-14 : 2e-6; }
 
 // Three steps by PyTorch's formulas, on every pair of dtypes.
 TEST(AdamW, FollowsItsFormulas) {
-  Context context;
+  ExecutionContext context;
   const Dims shape = {7, 19};
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     for (const DType grad_dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
@@ -56,7 +56,7 @@ TEST(AdamW, FollowsItsFormulas) {
 
 // eps stands beside the corrected root: gradients far below it move little.
 TEST(AdamW, AddsEpsAfterTheSquareRoot) {
-  Context context;
+  ExecutionContext context;
   Tensor p = MakeTensor(context, {1}, DType::kF64, {0.0}),
          m = ops::Zeros(context, {1}, DType::kF64), v = ops::Zeros(context, {1}, DType::kF64);
   const Tensor grad = MakeTensor(context, {1}, DType::kF64, {1e-8});
@@ -65,7 +65,7 @@ TEST(AdamW, AddsEpsAfterTheSquareRoot) {
 }
 
 TEST(AdamW, KeepsUpdatesBelowTheStepOfBF16) {
-  Context context;
+  ExecutionContext context;
   Tensor p = MakeTensor(context, {1}, DType::kF32, {1.0}),
          m = ops::Zeros(context, {1}, DType::kF32), v = ops::Zeros(context, {1}, DType::kF32);
   AdamWStep options = kOptions;
@@ -75,7 +75,7 @@ TEST(AdamW, KeepsUpdatesBelowTheStepOfBF16) {
 }
 
 TEST(Sgd, FollowsItsFormulas) {
-  Context context;
+  ExecutionContext context;
   const Dims shape = {7, 19};
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     for (const DType grad_dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
@@ -106,7 +106,7 @@ TEST(Sgd, FollowsItsFormulas) {
 TEST(Optimizer, SameBitsForAnyNumberOfThreadsAndAnySplit) {
   std::vector<std::string> bits;
   for (const int threads : {1, 2, 3}) {
-    Context context(Device::Cpu(), threads);
+    ExecutionContext context(Device::Cpu(), threads);
     const Dims shape = {100003};
     Tensor p = RandomTensor(context, shape, DType::kF32, 1),
            m = RandomTensor(context, shape, DType::kF32, 2);
@@ -132,7 +132,7 @@ TEST(Optimizer, SameBitsForAnyNumberOfThreadsAndAnySplit) {
 }
 
 TEST(Optimizer, EmptyShardsAndErrors) {
-  Context context;
+  ExecutionContext context;
   Tensor empty = Tensor::Empty(context, {0, 5}, DType::kF32), none;
   ops::AdamW(context, kOptions, empty, empty, empty, empty);
   ops::Sgd(context, 0.1, 0.0, 0.0, true, empty, empty, none);

@@ -27,14 +27,14 @@ constexpr RandomKey kKey{.seed = 0x123456789abcdef0, .stream = 0xfedcba987654321
 
 RandomBox Whole(const Dims& shape) { return {shape, Dims::Filled(shape.size(), 0)}; }
 
-Tensor Uniform(Context& context, const Dims& shape, DType dtype, const RandomBox& box, double low,
-               double high) {
+Tensor Uniform(ExecutionContext& context, const Dims& shape, DType dtype, const RandomBox& box,
+               double low, double high) {
   Tensor out = Tensor::Empty(context, shape, dtype);
   ops::RandomUniform(context, kKey, box, low, high, out);
   return out;
 }
-Tensor Normal(Context& context, const Dims& shape, DType dtype, const RandomBox& box, double mean,
-              double stddev) {
+Tensor Normal(ExecutionContext& context, const Dims& shape, DType dtype, const RandomBox& box,
+              double mean, double stddev) {
   Tensor out = Tensor::Empty(context, shape, dtype);
   ops::RandomNormal(context, kKey, box, mean, stddev, out);
   return out;
@@ -64,7 +64,7 @@ std::vector<uint32_t> FirstBits(const Tensor& x) {
 // Computed by a transcription of docs/random.md into another language; 4099 elements are several
 // vector bodies and a tail.
 TEST(Random, KnownAnswers) {
-  Context context;
+  ExecutionContext context;
   const Dims shape = {4099};
   const Tensor uniform = Uniform(context, shape, DType::kF32, Whole(shape), -0.5, 2.25);
   EXPECT_EQ(FirstBits(uniform),
@@ -83,7 +83,7 @@ TEST(Random, KnownAnswers) {
 // ---- the same bits whatever the box -------------------------------------------------------------
 
 TEST(Random, AnyBoxHoldsTheBitsOfTheWhole) {
-  Context context;
+  ExecutionContext context;
   const Dims global = {5, 7, 11};
   const Tensor input = RandomTensor(context, global, DType::kF32, 1);
   const Tensor uniform = Uniform(context, global, DType::kF32, Whole(global), 0, 1);
@@ -114,7 +114,7 @@ TEST(Random, AnyBoxHoldsTheBitsOfTheWhole) {
 }
 
 TEST(Random, LongRowsAreCutInChunksThatDoNotShow) {
-  Context context;
+  ExecutionContext context;
   const Dims global = {3, 40009};
   const Tensor normal = Normal(context, global, DType::kF32, Whole(global), 0, 1);
   for (const int64_t begin : {1, 2, 3, 1023, 16387}) {
@@ -126,7 +126,7 @@ TEST(Random, LongRowsAreCutInChunksThatDoNotShow) {
 TEST(Random, SameBitsForAnyNumberOfThreads) {
   std::vector<std::string> bits;
   for (const int threads : {1, 2, 3}) {
-    Context context(Device::Cpu(), threads);
+    ExecutionContext context(Device::Cpu(), threads);
     const RandomBox wide{{101, 4099}, {1, 17}}, narrow{{70001, 3}, {5, 1}};
     const Tensor x = RandomTensor(context, {70001, 3}, DType::kF32, 1);
     bits.push_back(Bits(Uniform(context, {97, 4001}, DType::kF32, wide, 0, 1)) +
@@ -138,7 +138,7 @@ TEST(Random, SameBitsForAnyNumberOfThreads) {
 }
 
 TEST(Random, SeedAndStreamMatterAndScalarsHaveAValue) {
-  Context context;
+  ExecutionContext context;
   std::vector<std::string> all;
   for (const RandomKey& key :
        {RandomKey{1, 2}, RandomKey{2, 1}, RandomKey{1, 3}, RandomKey{uint64_t{1} << 32, 2}}) {
@@ -153,7 +153,7 @@ TEST(Random, SeedAndStreamMatterAndScalarsHaveAValue) {
 }
 
 TEST(Random, IndicesBeyond32Bits) {
-  Context context;
+  ExecutionContext context;
   const RandomBox box{{int64_t{1} << 40, 5}, {int64_t{1} << 39, 1}};
   const Tensor u = Uniform(context, {1, 3}, DType::kF64, box, 0, 1);
   for (int i = 0; i < 3; ++i) {
@@ -165,7 +165,7 @@ TEST(Random, IndicesBeyond32Bits) {
 // ---- values -------------------------------------------------------------------------------------
 
 TEST(Random, EveryDTypeIsTheSameValueRounded) {
-  Context context;
+  ExecutionContext context;
   const Dims shape = {1031};
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const auto rounded = [&](const Tensor& exact) {
@@ -189,7 +189,7 @@ TEST(Random, EveryDTypeIsTheSameValueRounded) {
 }
 
 TEST(RandomUniform, StaysBelowItsUpperLimit) {
-  Context context;
+  ExecutionContext context;
   const Dims shape = {100003};
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
     double least = 2.0, most = -2.0;
@@ -210,7 +210,7 @@ TEST(RandomUniform, StaysBelowItsUpperLimit) {
 }
 
 TEST(RandomNormal, HasTheMomentsAndTailsOfANormalDistribution) {
-  Context context;
+  ExecutionContext context;
   const Dims shape = {1000003};
   const auto values = Values(Normal(context, shape, DType::kF32, Whole(shape), 0.0, 1.0));
   double mean = 0, square = 0, cube = 0, fourth = 0, neighbours = 0;
@@ -232,7 +232,7 @@ TEST(RandomNormal, HasTheMomentsAndTailsOfANormalDistribution) {
 }
 
 TEST(Dropout, KeepsTheElementsWhoseUniformNumberIsNotBelowP) {
-  Context context;
+  ExecutionContext context;
   const Dims shape = {31, 67};
   const auto u = Values(Uniform(context, shape, DType::kF32, Whole(shape), 0, 1));
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
@@ -258,7 +258,7 @@ TEST(Dropout, KeepsTheElementsWhoseUniformNumberIsNotBelowP) {
 }
 
 TEST(Random, ErrorsNameTheBox) {
-  Context context;
+  ExecutionContext context;
   Tensor out = Tensor::Empty(context, {3, 5}, DType::kF32),
          ids = Tensor::Empty(context, {3, 5}, DType::kI64);
   const auto message = [](auto fn) { return std::string(Catch(fn).message()); };

@@ -74,7 +74,7 @@ NormReference Norm(const std::vector<double>& x, const std::vector<double>& w,
 // ---- softmax ------------------------------------------------------------------------------------
 
 TEST(Softmax, EveryDTypeAndLengthOfRow) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     for (const int64_t n : {1, 2, 7, 8, 31, 32, 33, 67, 257}) {
       std::vector<double> values = testing::RandomValues(5 * n, n);
@@ -90,7 +90,7 @@ TEST(Softmax, EveryDTypeAndLengthOfRow) {
 }
 
 TEST(Softmax, AnyDimOfAnyMemoryOrder) {
-  Context context;
+  ExecutionContext context;
   const Tensor x = RandomTensor(context, {3, 5, 7}, DType::kF64, 1);
   for (const int dim : {0, 1, 2, -3}) {
     const Tensor last = x.Transpose(dim, -1);
@@ -104,7 +104,7 @@ TEST(Softmax, AnyDimOfAnyMemoryOrder) {
 }
 
 TEST(Softmax, LargeAndInfiniteValues) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     const Tensor x =
         MakeTensor(context, {2, 3}, dtype, {1000.0, 999.0, -kInfinity, -1e30, -1e30, -1e30});
@@ -118,7 +118,7 @@ TEST(Softmax, LargeAndInfiniteValues) {
 }
 
 TEST(Softmax, BackwardIsTheGradient) {
-  Context context;
+  ExecutionContext context;
   for (const bool log : {false, true}) {
     for (const int dim : {0, 1}) {
       Tensor x = RandomTensor(context, {5, 7}, DType::kF64, 1);
@@ -138,7 +138,7 @@ TEST(Softmax, BackwardIsTheGradient) {
 // ---- norms --------------------------------------------------------------------------------------
 
 TEST(RmsNorm, EveryDTypeAndLengthOfRow) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     for (const int64_t n : {1, 3, 8, 31, 64, 131}) {
       const Tensor x = RandomTensor(context, {2, 3, n}, dtype, 1),
@@ -159,7 +159,7 @@ TEST(RmsNorm, EveryDTypeAndLengthOfRow) {
 }
 
 TEST(LayerNorm, EveryDTypeWithAndWithoutBias) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : kFloating) {
     for (const int64_t n : {1, 3, 8, 31, 64, 131}) {
       const Tensor x = RandomTensor(context, {2, 3, n}, dtype, 1),
@@ -182,7 +182,7 @@ TEST(LayerNorm, EveryDTypeWithAndWithoutBias) {
 
 // The mean of squares would lose everything: x is far from zero.
 TEST(LayerNorm, KeepsDigitsOfRowsFarFromZero) {
-  Context context;
+  ExecutionContext context;
   const Tensor x = MakeTensor(context, {1, 4}, DType::kF32, {10001, 10002, 10003, 10004});
   const Tensor w = MakeTensor(context, {4}, DType::kF32, {1, 1, 1, 1});
   const auto expected = Norm(Values(x), Values(w), {}, 1e-5, /*centered=*/true);
@@ -191,7 +191,7 @@ TEST(LayerNorm, KeepsDigitsOfRowsFarFromZero) {
 }
 
 TEST(RmsNorm, BackwardIsTheGradient) {
-  Context context;
+  ExecutionContext context;
   Tensor x = RandomTensor(context, {3, 5, 7}, DType::kF64, 1),
          w = RandomTensor(context, {7}, DType::kF64, 2);
   const Tensor grad = RandomTensor(context, {3, 5, 7}, DType::kF64, 3);
@@ -215,7 +215,7 @@ TEST(RmsNorm, BackwardIsTheGradient) {
 }
 
 TEST(LayerNorm, BackwardIsTheGradient) {
-  Context context;
+  ExecutionContext context;
   Tensor x = RandomTensor(context, {3, 5, 7}, DType::kF64, 1),
          w = RandomTensor(context, {7}, DType::kF64, 2);
   Tensor b = RandomTensor(context, {7}, DType::kF64, 3);
@@ -249,7 +249,7 @@ TEST(LayerNorm, BackwardIsTheGradient) {
 
 // bf16 adds up in f32: 2^-9 would be lost beside 1 in bf16.
 TEST(Norms, GradientsOfNarrowWeightsAddUpInF32) {
-  Context context;
+  ExecutionContext context;
   const int64_t rows = 513;
   std::vector<double> g(rows, 0x1p-9);
   g[0] = 1.0;
@@ -265,7 +265,7 @@ TEST(Norms, GradientsOfNarrowWeightsAddUpInF32) {
 }
 
 TEST(Rows, NarrowDTypesAreF32RoundedOnce) {
-  Context context;
+  ExecutionContext context;
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     const Tensor x = RandomTensor(context, {5, 37}, dtype, 1),
                  w = RandomTensor(context, {37}, dtype, 2);
@@ -286,7 +286,7 @@ TEST(Rows, SameBitsForAnyNumberOfThreadsAndAnyMemoryOrder) {
   std::vector<std::string> bits;
   for (const int threads : {1, 2, 3}) {
     for (const bool strided : {false, true}) {
-      Context context(Device::Cpu(), threads);
+      ExecutionContext context(Device::Cpu(), threads);
       Tensor x = RandomTensor(context, {1031, 67}, DType::kF32, 1),
              grad = RandomTensor(context, {1031, 67}, DType::kF32, 2);
       const Tensor w = RandomTensor(context, {67}, DType::kF32, 3);
@@ -309,7 +309,7 @@ TEST(Rows, SameBitsForAnyNumberOfThreadsAndAnyMemoryOrder) {
 }
 
 TEST(Rows, EmptyTensors) {
-  Context context;
+  ExecutionContext context;
   const Tensor w = RandomTensor(context, {5}, DType::kF32, 1);
   const Tensor x = Tensor::Empty(context, {3, 0, 5}, DType::kF32);
   EXPECT_EQ(ops::Softmax(context, x, -1).shape(), x.shape());
@@ -331,7 +331,7 @@ TEST(Rows, EmptyTensors) {
 }
 
 TEST(Rows, ErrorsNameTheOp) {
-  Context context;
+  ExecutionContext context;
   const Tensor x = RandomTensor(context, {3, 5}, DType::kF32, 1);
   const auto message = [](auto fn) { return std::string(Catch(fn).message()); };
   EXPECT_EQ(message([&] { ops::Softmax(context, x, 2); }),

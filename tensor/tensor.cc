@@ -196,8 +196,8 @@ double Tensor::Item() const {
 }
 
 Tensor Tensor::Transpose(int dim0, int dim1) const {
-  dim0 = NormalizeDim(dim0, rank(), "Transpose");
-  dim1 = NormalizeDim(dim1, rank(), "Transpose");
+  dim0 = NormalizeDim(dim0, num_dims(), "Transpose");
+  dim1 = NormalizeDim(dim1, num_dims(), "Transpose");
   Tensor result = *this;
   std::swap(result.shape_[dim0], result.shape_[dim1]);
   std::swap(result.strides_[dim0], result.strides_[dim1]);
@@ -207,15 +207,15 @@ Tensor Tensor::Transpose(int dim0, int dim1) const {
 Tensor Tensor::Permute(std::span<const int> dims) const {
   Tensor result = *this;
   uint32_t seen = 0;
-  if (static_cast<int>(dims.size()) == rank()) {
-    for (int i = 0; i < rank(); ++i) {
-      const int dim = NormalizeDim(dims[i], rank(), "Permute");
+  if (static_cast<int>(dims.size()) == num_dims()) {
+    for (int i = 0; i < num_dims(); ++i) {
+      const int dim = NormalizeDim(dims[i], num_dims(), "Permute");
       seen |= 1u << dim;
       result.shape_[i] = shape_[dim];
       result.strides_[i] = strides_[dim];
     }
   }
-  if (static_cast<int>(dims.size()) != rank() || seen != (1u << rank()) - 1) {
+  if (static_cast<int>(dims.size()) != num_dims() || seen != (1u << num_dims()) - 1) {
     ThrowInvalid("Permute: [", absl::StrJoin(dims, ","), "] is no permutation of the dims of ",
                  ToString());
   }
@@ -223,7 +223,7 @@ Tensor Tensor::Permute(std::span<const int> dims) const {
 }
 
 Tensor Tensor::Narrow(int dim, int64_t start, int64_t length) const {
-  dim = NormalizeDim(dim, rank(), "Narrow");
+  dim = NormalizeDim(dim, num_dims(), "Narrow");
   if (start < 0 || length < 0 || start > shape_[dim] - length) {
     ThrowInvalid("Narrow: [", start, ", ", start, " + ", length, ") of dim ", dim,
                  " is not within ", ToString());
@@ -236,7 +236,7 @@ Tensor Tensor::Narrow(int dim, int64_t start, int64_t length) const {
 }
 
 Tensor Tensor::Expand(const Dims& shape) const {
-  const int added = shape.size() - rank();
+  const int added = shape.size() - num_dims();
   Tensor result = *this;
   result.shape_ = shape;
   result.strides_ = Dims::Filled(shape.size(), 0);
@@ -269,15 +269,15 @@ std::optional<Tensor> Tensor::TryView(const Dims& shape) const {
 }
 
 Tensor Tensor::Unsqueeze(int dim) const {
-  dim = NormalizeDim(dim, rank() + 1, "Unsqueeze");
+  dim = NormalizeDim(dim, num_dims() + 1, "Unsqueeze");
   Tensor result = *this;
   result.shape_.insert(dim, 1);
-  result.strides_.insert(dim, dim < rank() ? shape_[dim] * strides_[dim] : 1);
+  result.strides_.insert(dim, dim < num_dims() ? shape_[dim] * strides_[dim] : 1);
   return result;
 }
 
 Tensor Tensor::Squeeze(int dim) const {
-  dim = NormalizeDim(dim, rank(), "Squeeze");
+  dim = NormalizeDim(dim, num_dims(), "Squeeze");
   if (shape_[dim] != 1) ThrowInvalid("Squeeze: dim ", dim, " of ", ToString(), " is not 1");
   Tensor result = *this;
   result.shape_.erase(dim);

@@ -57,10 +57,10 @@ class Tensor {
   const Dims& shape() const { return shape_; }
   const Dims& strides() const { return strides_; }  ///< In elements.
   int64_t offset() const { return offset_; }        ///< In elements.
-  int rank() const { return shape_.size(); }
+  int num_dims() const { return shape_.size(); }
   /// Extent of a dim; -1 is the last. Throws Error(kInvalidArgument) if there is no such.
   int64_t dim(int index) const {
-    if (index < 0 || index >= rank()) index = NormalizeDim(index, rank(), "dim");
+    if (index < 0 || index >= num_dims()) index = NormalizeDim(index, num_dims(), "dim");
     return shape_[index];
   }
   int64_t NumElements() const { return shape_.NumElements(); }

@@ -263,7 +263,7 @@ TEST_F(TryViewTest, ExpandedEmptyAndScalar) {
   const Tensor empty = IotaTensor(context, {3, 0, 5}).Transpose(0, 2);
   EXPECT_EQ(empty.TryView({7, 0})->shape(), (Dims{7, 0}));
   EXPECT_EQ(IotaTensor(context, {}).TryView({1, 1})->ToVector<float>(), Iota(1));
-  EXPECT_EQ(IotaTensor(context, {1, 1}).TryView({})->rank(), 0);
+  EXPECT_EQ(IotaTensor(context, {1, 1}).TryView({})->num_dims(), 0);
 }
 
 TEST_F(TryViewTest, ResolvesOneUnknownExtent) {

@@ -15,7 +15,7 @@ namespace {
 /// Only where it changes something. An output that already lies right needs no anchor.
 void MoveOutput(DTensor& output, int axis, Placement placement, const std::string& what) {
   if (placement.IsShard()) {
-    placement = Shard(NormalizeDim(placement.dim(), output.rank(), what.c_str()));
+    placement = Shard(NormalizeDim(placement.dim(), output.num_dims(), what.c_str()));
   }
   if (output.layout().placement(axis) == placement) return;
   output = MoveAxis(output, axis, placement, what);
@@ -178,7 +178,7 @@ StylePtr PrepareOutput(Placement output) { return std::make_shared<PrepareOutput
 
 DTensor MoveAxis(const DTensor& x, int axis, Placement placement, const std::string& what) {
   if (placement.IsShard()) {
-    placement = Shard(NormalizeDim(placement.dim(), x.rank(), what.c_str()));
+    placement = Shard(NormalizeDim(placement.dim(), x.num_dims(), what.c_str()));
   }
   return Redistribute(x, x.layout().With(axis, placement));
 }

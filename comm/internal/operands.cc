@@ -30,7 +30,7 @@ struct Place {
 /// A zero stride makes several elements one; writing them from several sources has no defined
 /// result.
 bool HasRepeatedElements(const Tensor& tensor) {
-  for (int d = 0; d < tensor.rank(); ++d) {
+  for (int d = 0; d < tensor.num_dims(); ++d) {
     if (tensor.dim(d) > 1 && tensor.strides()[d] == 0) return true;
   }
   return false;

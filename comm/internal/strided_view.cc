@@ -39,7 +39,7 @@ StridedView::StridedView(const Tensor& tensor)
     : elements_(tensor.NumElements()), element_bytes_(SizeOf(tensor.dtype())) {
   if (elements_ == 0) return;
   data_ = static_cast<char*>(tensor.raw_data());
-  for (int d = 0; d < tensor.rank(); ++d) {
+  for (int d = 0; d < tensor.num_dims(); ++d) {
     const int64_t extent = tensor.dim(d);
     const int64_t stride = tensor.strides()[d] * element_bytes_;
     if (extent == 1) continue;

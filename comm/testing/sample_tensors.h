@@ -75,7 +75,7 @@ void ForEach(const Tensor& tensor, const Fn& fn) {
   for (int64_t i = 0; i < count; ++i) {
     int64_t offset = 0;
     int64_t rest = i;
-    for (int d = tensor.rank() - 1; d >= 0; --d) {
+    for (int d = tensor.num_dims() - 1; d >= 0; --d) {
       offset += rest % tensor.dim(d) * tensor.strides()[d];
       rest /= tensor.dim(d);
     }

@@ -105,8 +105,8 @@ void SetToZero(const Rows<A>& x, int64_t rows, int64_t cols) {
   for (int64_t row = 0; row < rows; ++row) std::fill_n(x.data + row * x.stride, cols, A{0});
 }
 
-void Rotary(Context& context, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse,
-            Tensor& out) {
+void Rotary(ExecutionContext& context, const Tensor& x, const Tensor& cos, const Tensor& sin,
+            bool inverse, Tensor& out) {
   const int64_t heads = x.dim(1), rows = x.dim(2), d = x.dim(3), half = d / 2;
   if (x.NumElements() == 0) return;
   VisitFloating(x.dtype(), "rotary", [&]<typename T>() {
@@ -262,8 +262,8 @@ void AttendBlock(const Problem& problem, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T
   Store<T>(sums, rows, d, out);
 }
 
-void Attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-               double scale, Tensor& out, Tensor& log_sum_exp) {
+void Attention(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
+               bool causal, double scale, Tensor& out, Tensor& log_sum_exp) {
   cpu::PrepareBlas();
   const Problem problem(q, k, causal);
   if (q.NumElements() == 0) return;
@@ -373,9 +373,10 @@ void AttendBlockBackward(const Problem& problem, Rows<T> grad, Rows<T> q, Rows<T
 
 /// One key head and the query heads that read it, in order: the sums over queries do not depend on
 /// threads.
-void AttentionBackward(Context& context, const Tensor& grad, const Tensor& q, const Tensor& k,
-                       const Tensor& v, const Tensor& out, const Tensor& log_sum_exp, bool causal,
-                       double scale, Tensor& dq, Tensor& dk, Tensor& dv) {
+void AttentionBackward(ExecutionContext& context, const Tensor& grad, const Tensor& q,
+                       const Tensor& k, const Tensor& v, const Tensor& out,
+                       const Tensor& log_sum_exp, bool causal, double scale, Tensor& dq, Tensor& dk,
+                       Tensor& dv) {
   cpu::PrepareBlas();
   const Problem problem(q, k, causal);
   const int64_t queries = problem.queries, keys = problem.keys, d = problem.d;

@@ -42,13 +42,13 @@ struct Div {
 struct Maximum {
   template <typename A>
   static SHARDMESH_ALWAYS_INLINE A Apply(A a, A b) {
-    return cpu::Larger(a, b);
+    return cpu::Maximum(a, b);
   }
 };
 struct Minimum {
   template <typename A>
   static SHARDMESH_ALWAYS_INLINE A Apply(A a, A b) {
-    return cpu::Smaller(a, b);
+    return cpu::Minimum(a, b);
   }
 };
 struct Equal {
@@ -164,8 +164,8 @@ bool IsSwapped(BinaryOp op) { return op == BinaryOp::kRSub || op == BinaryOp::kR
 bool IsSwapped(CompareOp op) { return op == CompareOp::kGreater || op == CompareOp::kGreaterEqual; }
 
 // Runs a two-operand kernel with a run full of the scalar in place of one operand.
-void RunWithScalar(Context& context, RunKernel kernel, bool scalar_is_left, const Tensor& x,
-                   double scalar, Tensor& out) {
+void RunWithScalar(ExecutionContext& context, RunKernel kernel, bool scalar_is_left,
+                   const Tensor& x, double scalar, Tensor& out) {
   constexpr int64_t kRun = 1024;
   VisitDType(x.dtype(), [&]<typename T>() {
     alignas(64) Accumulator<T> scalars[kRun];
@@ -186,25 +186,27 @@ void RunWithScalar(Context& context, RunKernel kernel, bool scalar_is_left, cons
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-void Binary(Context& context, BinaryOp op, const Tensor& a, const Tensor& b, Tensor& out) {
+void Binary(ExecutionContext& context, BinaryOp op, const Tensor& a, const Tensor& b, Tensor& out) {
   const RunKernel kernel = SelectBinary(op, a.dtype(), Scalar::kNone);
   if (IsSwapped(op)) return cpu::ForEachRun(context, {&b, &a}, {&out}, kernel);
   cpu::ForEachRun(context, {&a, &b}, {&out}, kernel);
 }
 
-void BinaryScalar(Context& context, BinaryOp op, const Tensor& a, double b, Tensor& out) {
+void BinaryScalar(ExecutionContext& context, BinaryOp op, const Tensor& a, double b, Tensor& out) {
   const Scalar place = IsSwapped(op) ? Scalar::kLeft : Scalar::kRight;
   const RunKernel kernel = SelectBinary(op, a.dtype(), place);
   RunWithScalar(context, kernel, IsSwapped(op), a, b, out);
 }
 
-void Compare(Context& context, CompareOp op, const Tensor& a, const Tensor& b, Tensor& out) {
+void Compare(ExecutionContext& context, CompareOp op, const Tensor& a, const Tensor& b,
+             Tensor& out) {
   const RunKernel kernel = SelectCompare(op, a.dtype(), Scalar::kNone);
   if (IsSwapped(op)) return cpu::ForEachRun(context, {&b, &a}, {&out}, kernel);
   cpu::ForEachRun(context, {&a, &b}, {&out}, kernel);
 }
 
-void CompareScalar(Context& context, CompareOp op, const Tensor& a, double b, Tensor& out) {
+void CompareScalar(ExecutionContext& context, CompareOp op, const Tensor& a, double b,
+                   Tensor& out) {
   // Compared as a value of a's dtype: a tensor filled with b equals b.
   b = VisitDType(a.dtype(), [&]<typename T>() { return ConvertTo<double>(ConvertTo<T>(b)); });
   const Scalar place = IsSwapped(op) ? Scalar::kLeft : Scalar::kRight;

@@ -31,7 +31,7 @@ decltype(auto) VisitSize(DType dtype, const Visitor& visitor) {
 
 // ---- fill --------------------------------------------------------------------------------------
 
-void Fill(Context& context, double value, Tensor& out) {
+void Fill(ExecutionContext& context, double value, Tensor& out) {
   VisitDType(out.dtype(), [&]<typename T>() {
     const T element = ConvertTo<T>(value);
     cpu::ForEachRun(context, {}, {&out}, [&](char* const* data, int64_t n) {
@@ -65,7 +65,7 @@ void CopyRun(char* const* data, int64_t n) {
   std::memcpy(data[1], data[0], n * sizeof(T));
 }
 
-void Copy(Context& context, const Tensor& x, Tensor& out) {
+void Copy(ExecutionContext& context, const Tensor& x, Tensor& out) {
   RunKernel kernel;
   if (x.dtype() == out.dtype()) {
     kernel = VisitSize(x.dtype(), []<typename T>() -> RunKernel { return CopyRun<T>; });
@@ -98,7 +98,8 @@ struct WhereLoop {
   }
 };
 
-void Where(Context& context, const Tensor& cond, const Tensor& a, const Tensor& b, Tensor& out) {
+void Where(ExecutionContext& context, const Tensor& cond, const Tensor& a, const Tensor& b,
+           Tensor& out) {
   const RunKernel kernel =
       VisitSize(out.dtype(), []<typename T>() -> RunKernel { return WhereLoop<T>::Kernel; });
   cpu::ForEachRun(context, {&cond, &a, &b}, {&out}, kernel);
@@ -123,7 +124,7 @@ struct AccumulateLoop {
   }
 };
 
-void Accumulate(Context& context, const Tensor& x, Tensor& out) {
+void Accumulate(ExecutionContext& context, const Tensor& x, Tensor& out) {
   const RunKernel kernel = VisitDType(x.dtype(), [&]<typename From>() -> RunKernel {
     if (out.dtype() == kDTypeOf<From>) return AccumulateLoop<From, From>::Kernel;
     if constexpr (IsFloating(kDTypeOf<From>)) {

@@ -73,7 +73,7 @@ SHARDMESH_ALWAYS_INLINE T Product(T a, T b) {
 
 /// The larger; NaN if either is.
 template <typename T>
-SHARDMESH_ALWAYS_INLINE T Larger(T a, T b) {
+SHARDMESH_ALWAYS_INLINE T Maximum(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     return (a > b) | (a != a) ? a : b;
   } else {
@@ -83,7 +83,7 @@ SHARDMESH_ALWAYS_INLINE T Larger(T a, T b) {
 
 /// The smaller; NaN if either is.
 template <typename T>
-SHARDMESH_ALWAYS_INLINE T Smaller(T a, T b) {
+SHARDMESH_ALWAYS_INLINE T Minimum(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     return (a < b) | (a != a) ? a : b;
   } else {

@@ -55,8 +55,8 @@ class IndexReader {
   RowCursor cursor_;
 };
 
-std::optional<int64_t> FindOutOfRange(Context&, const Tensor& ids, int64_t low, int64_t high,
-                                      std::optional<int64_t> ignored) {
+std::optional<int64_t> FindOutOfRange(ExecutionContext&, const Tensor& ids, int64_t low,
+                                      int64_t high, std::optional<int64_t> ignored) {
   return VisitIndex("indices", ids.dtype(), [&]<typename I>() -> std::optional<int64_t> {
     IndexReader<I> reader(ids, 0);
     for (int64_t left = ids.NumElements(); left > 0; --left) {
@@ -78,7 +78,7 @@ void CopyRow(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64
   }
 }
 
-void Embedding(Context& context, const Tensor& ids, const Tensor& table, int64_t first_row,
+void Embedding(ExecutionContext& context, const Tensor& ids, const Tensor& table, int64_t first_row,
                Tensor& out) {
   const int64_t n = table.dim(1), rows = table.dim(0);
   if (out.NumElements() == 0) return;
@@ -136,8 +136,8 @@ struct AddConvertedRow {
 /// Row by row of the table: what was there or zero, plus the gradients in the order of their
 /// positions.
 template <typename T, typename D>
-void AddGradients(Context& context, const Tensor& grad, const Buckets& buckets, bool accumulate,
-                  Tensor& dtable) {
+void AddGradients(ExecutionContext& context, const Tensor& grad, const Buckets& buckets,
+                  bool accumulate, Tensor& dtable) {
   using A = Accumulator<T>;
   const int64_t n = dtable.dim(1), rows = dtable.dim(0);
   const int64_t grad_stride = cpu::LastStride(grad), table_stride = cpu::LastStride(dtable);
@@ -165,8 +165,8 @@ void AddGradients(Context& context, const Tensor& grad, const Buckets& buckets, 
   });
 }
 
-void EmbeddingBackward(Context& context, const Tensor& grad, const Tensor& ids, int64_t first_row,
-                       bool accumulate, Tensor& dtable) {
+void EmbeddingBackward(ExecutionContext& context, const Tensor& grad, const Tensor& ids,
+                       int64_t first_row, bool accumulate, Tensor& dtable) {
   if (dtable.NumElements() == 0) return;
   const Buckets buckets = VisitIndex("embedding backward", ids.dtype(), [&]<typename I>() {
     return SortPositions<I>(ids, first_row, dtable.dim(0));
@@ -199,7 +199,7 @@ struct ScaledProbabilitiesRow {
   }
 };
 
-void CrossEntropyTerms(Context& context, const Tensor& x, const Tensor& targets,
+void CrossEntropyTerms(ExecutionContext& context, const Tensor& x, const Tensor& targets,
                        int64_t first_class, const Tensor& max, Tensor& sum_exp, Tensor& picked) {
   const int64_t n = x.dim(-1);
   VisitFloating(x.dtype(), "cross_entropy", [&]<typename T>() {
@@ -223,7 +223,7 @@ void CrossEntropyTerms(Context& context, const Tensor& x, const Tensor& targets,
   });
 }
 
-void CrossEntropyBackward(Context& context, const Tensor& x, const Tensor& targets,
+void CrossEntropyBackward(ExecutionContext& context, const Tensor& x, const Tensor& targets,
                           int64_t first_class, const Tensor& log_sum_exp, const Tensor& scale,
                           int64_t ignore_index, Tensor& dx) {
   const int64_t n = x.dim(-1);

@@ -68,7 +68,7 @@ class LoopNest {
  public:
   explicit LoopNest(const Operands& operands) : operands_(operands) {
     const Tensor& out = *operands.tensors[operands.size - 1];
-    for (int dim = 0; dim < out.rank(); ++dim) {
+    for (int dim = 0; dim < out.num_dims(); ++dim) {
       if (out.dim(dim) == 1) continue;
       extents_[rank_] = out.dim(dim);
       for (int k = 0; k < operands.size; ++k) {

@@ -172,9 +172,9 @@ struct Batched {
 
   explicit Batched(const Tensor& x)
       : data(x.data<T>()),
-        row_stride(x.strides()[x.rank() - 2]),
-        col_stride(x.strides()[x.rank() - 1]) {
-    for (int dim = 0; dim + 2 < x.rank(); ++dim) batch_strides.push_back(x.strides()[dim]);
+        row_stride(x.strides()[x.num_dims() - 2]),
+        col_stride(x.strides()[x.num_dims() - 1]) {
+    for (int dim = 0; dim + 2 < x.num_dims(); ++dim) batch_strides.push_back(x.strides()[dim]);
   }
   T* At(const Dims& batch, int64_t index) const {
     int64_t offset = 0;
@@ -208,11 +208,12 @@ bool IsOneProduct(const Dims& batch, int64_t m, const Batched<const T>& a,
 }
 
 template <typename T, typename Out>
-void Multiply(Context& context, const Tensor& x, const Tensor& y, bool accumulate, Tensor& out) {
+void Multiply(ExecutionContext& context, const Tensor& x, const Tensor& y, bool accumulate,
+              Tensor& out) {
   const Batched<const T> a(x), b(y);
   const Batched<Out> c(out);
   Dims batch;
-  for (int dim = 0; dim + 2 < out.rank(); ++dim) batch.push_back(out.dim(dim));
+  for (int dim = 0; dim + 2 < out.num_dims(); ++dim) batch.push_back(out.dim(dim));
   int64_t products = batch.NumElements(), m = out.dim(-2);
   const int64_t n = out.dim(-1), k = x.dim(-1);
   if (products == 0 || m == 0 || n == 0) return;
@@ -238,7 +239,8 @@ void Multiply(Context& context, const Tensor& x, const Tensor& y, bool accumulat
       });
 }
 
-void MatMul(Context& context, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out) {
+void MatMul(ExecutionContext& context, const Tensor& a, const Tensor& b, bool accumulate,
+            Tensor& out) {
   cpu::PrepareBlas();
   VisitFloating(a.dtype(), "matmul", [&]<typename T>() {
     if (out.dtype() == a.dtype()) return Multiply<T, T>(context, a, b, accumulate, out);

@@ -38,7 +38,7 @@ void VisitParameterAndGradient(const char* op, const Tensor& p, const Tensor& gr
 }
 
 template <typename Fn>
-void ForTiles(Context& context, int64_t count, const Fn& fn) {
+void ForTiles(ExecutionContext& context, int64_t count, const Fn& fn) {
   context.ParallelFor((count + kPerTile - 1) / kPerTile, [&](int64_t tile) {
     const int64_t begin = tile * kPerTile;
     fn(begin, std::min(kPerTile, count - begin));
@@ -82,8 +82,8 @@ struct AdamWLoop {
   }
 };
 
-void AdamW(Context& context, const AdamWStep& options, const Tensor& grad, Tensor& p, Tensor& m,
-           Tensor& v) {
+void AdamW(ExecutionContext& context, const AdamWStep& options, const Tensor& grad, Tensor& p,
+           Tensor& m, Tensor& v) {
   VisitParameterAndGradient("adamw", p, grad, [&]<typename T, typename G>() {
     const AdamWFactors<T> factors(options);
     const G* gs = grad.data<G>();
@@ -115,7 +115,7 @@ struct SgdLoop {
   }
 };
 
-void Sgd(Context& context, double lr, double momentum, double weight_decay, bool first,
+void Sgd(ExecutionContext& context, double lr, double momentum, double weight_decay, bool first,
          const Tensor& grad, Tensor& p, Tensor& buffer) {
   VisitParameterAndGradient("sgd", p, grad, [&]<typename T, typename G>() {
     const G* gs = grad.data<G>();

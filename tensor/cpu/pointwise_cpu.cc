@@ -218,13 +218,13 @@ RunKernel SelectUnary(UnaryOp op, const Select& select) {
   return select.template operator()<UnaryOp::kCos>();
 }
 
-void Unary(Context& context, UnaryOp op, const Tensor& x, Tensor& out) {
+void Unary(ExecutionContext& context, UnaryOp op, const Tensor& x, Tensor& out) {
   const RunKernel kernel =
       SelectUnary(op, [&]<UnaryOp kOp>() { return UnaryKernel<kOp>(x.dtype()); });
   cpu::ForEachRun(context, {&x}, {&out}, kernel);
 }
 
-void UnaryBackward(Context& context, UnaryOp op, const Tensor& grad, const Tensor& x,
+void UnaryBackward(ExecutionContext& context, UnaryOp op, const Tensor& grad, const Tensor& x,
                    const Tensor& y, Tensor& out) {
   const RunKernel kernel =
       SelectUnary(op, [&]<UnaryOp kOp>() { return UnaryBackwardKernel<kOp>(grad.dtype()); });
@@ -232,14 +232,14 @@ void UnaryBackward(Context& context, UnaryOp op, const Tensor& grad, const Tenso
   cpu::ForEachRun(context, {&grad, &read}, {&out}, kernel);
 }
 
-void SiluMul(Context& context, const Tensor& gate, const Tensor& up, Tensor& out) {
+void SiluMul(ExecutionContext& context, const Tensor& gate, const Tensor& up, Tensor& out) {
   const RunKernel kernel = VisitFloating(
       gate.dtype(), "silu_mul", []<typename T>() -> RunKernel { return SiluMulLoop<T>::Kernel; });
   cpu::ForEachRun(context, {&gate, &up}, {&out}, kernel);
 }
 
-void SiluMulBackward(Context& context, const Tensor& grad, const Tensor& gate, const Tensor& up,
-                     Tensor& dgate, Tensor& dup) {
+void SiluMulBackward(ExecutionContext& context, const Tensor& grad, const Tensor& gate,
+                     const Tensor& up, Tensor& dgate, Tensor& dup) {
   const RunKernel kernel = VisitFloating(gate.dtype(), "silu_mul", []<typename T>() -> RunKernel {
     return SiluMulBackwardLoop<T>::Kernel;
   });

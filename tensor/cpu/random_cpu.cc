@@ -72,7 +72,7 @@ struct WordsLoop {
 /// `first` (row-major) on, whose words begin `skip` after `words`, which is the beginning of a
 /// block.
 template <typename Fn>
-void ForChunks(Context& context, RandomKey key, const RandomBox& box, const Dims& shape,
+void ForChunks(ExecutionContext& context, RandomKey key, const RandomBox& box, const Dims& shape,
                const Fn& fn) {
   constexpr int64_t kPerTile = 16 * kChunk;
   if (shape.NumElements() == 0) return;
@@ -143,8 +143,8 @@ T Below(T high, T low) {
   }
 }
 
-void RandomUniform(Context& context, RandomKey key, const RandomBox& box, double low, double high,
-                   Tensor& out) {
+void RandomUniform(ExecutionContext& context, RandomKey key, const RandomBox& box, double low,
+                   double high, Tensor& out) {
   VisitFloating(out.dtype(), "uniform", [&]<typename T>() {
     using A = Accumulator<T>;
     const bool contiguous = out.IsContiguous();
@@ -176,8 +176,8 @@ struct NormalLoop {
   }
 };
 
-void RandomNormal(Context& context, RandomKey key, const RandomBox& box, double mean, double stddev,
-                  Tensor& out) {
+void RandomNormal(ExecutionContext& context, RandomKey key, const RandomBox& box, double mean,
+                  double stddev, Tensor& out) {
   VisitFloating(out.dtype(), "normal", [&]<typename T>() {
     const bool contiguous = out.IsContiguous();
     ForChunks(context, key, box, out.shape(),
@@ -204,8 +204,8 @@ struct DropoutLoop {
   }
 };
 
-void Dropout(Context& context, RandomKey key, const RandomBox& box, const Tensor& x, double p,
-             Tensor& out) {
+void Dropout(ExecutionContext& context, RandomKey key, const RandomBox& box, const Tensor& x,
+             double p, Tensor& out) {
   VisitFloating(x.dtype(), "dropout", [&]<typename T>() {
     const bool x_contiguous = x.IsContiguous(), out_contiguous = out.IsContiguous();
     const int32_t threshold = KeepThreshold(p);

@@ -316,7 +316,7 @@ struct Geometry {
   int64_t blocks = 0;
 
   [[gnu::noinline]] Geometry(const Tensor& x, uint32_t mask, const Tensor& out) {
-    for (int dim = 0; dim < x.rank(); ++dim) {
+    for (int dim = 0; dim < x.num_dims(); ++dim) {
       if (mask >> dim & 1) {
         reduced.Append(x.dim(dim), x.strides()[dim], 0);
       } else {
@@ -525,7 +525,7 @@ class Folder {
 // ---- kernels -----------------------------------------------------------------------------------
 
 template <typename Op, typename T>
-void Run(Context& context, const Tensor& x, uint32_t mask, Tensor& out) {
+void Run(ExecutionContext& context, const Tensor& x, uint32_t mask, Tensor& out) {
   const Geometry geometry(x, mask, out);
   const BlockFolder<Op, T> folder(x, geometry);
   using Wide = typename Op::Wide;
@@ -534,8 +534,9 @@ void Run(Context& context, const Tensor& x, uint32_t mask, Tensor& out) {
            [&](int64_t unit, int64_t block, Wide* result) { folder.Fold(unit, block, result); });
 }
 
-void Reduce(Context& context, ReduceOp op, const Tensor& x, uint32_t reduced, Tensor& out) {
-  for (int dim = 0; dim < x.rank(); ++dim) {
+void Reduce(ExecutionContext& context, ReduceOp op, const Tensor& x, uint32_t reduced,
+            Tensor& out) {
+  for (int dim = 0; dim < x.num_dims(); ++dim) {
     if (out.dim(dim) == 1 && x.dim(dim) != 1) reduced |= 1u << dim;
   }
   VisitDType(x.dtype(), [&]<typename T>() {
@@ -552,9 +553,9 @@ void Reduce(Context& context, ReduceOp op, const Tensor& x, uint32_t reduced, Te
   });
 }
 
-void SumOfSquares(Context& context, const Tensor& x, Tensor& out) {
+void SumOfSquares(ExecutionContext& context, const Tensor& x, Tensor& out) {
   SHARDMESH_CHECK(out.NumElements() == 1) << "the sum of squares is one number";
-  const uint32_t all = (1u << x.rank()) - 1;
+  const uint32_t all = (1u << x.num_dims()) - 1;
   VisitFloating(x.dtype(), "sum_of_squares",
                 [&]<typename T>() { Run<SumOfSquaresOf<T>, T>(context, x, all, out); });
 }

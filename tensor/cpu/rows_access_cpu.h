@@ -20,7 +20,7 @@ namespace shardmesh::cpu {
 /// Number of rows of `x`: the product of all extents but the last.
 inline int64_t RowsOf(const Tensor& x) {
   int64_t rows = 1;
-  for (int dim = 0; dim + 1 < x.rank(); ++dim) rows *= x.dim(dim);
+  for (int dim = 0; dim + 1 < x.num_dims(); ++dim) rows *= x.dim(dim);
   return rows;
 }
 
@@ -28,7 +28,7 @@ inline int64_t RowsOf(const Tensor& x) {
 class RowCursor {
  public:
   /// `row` may be the end. With `dims_in_row` = 0 every element is a row.
-  RowCursor(const Tensor& x, int64_t row, int dims_in_row = 1) : dims_(x.rank() - dims_in_row) {
+  RowCursor(const Tensor& x, int64_t row, int dims_in_row = 1) : dims_(x.num_dims() - dims_in_row) {
     for (int dim = dims_ - 1; dim >= 0; --dim) {
       extents_[dim] = x.dim(dim);
       strides_[dim] = x.strides()[dim];

@@ -87,7 +87,7 @@ struct SoftmaxBackwardRow {
   }
 };
 
-void Softmax(Context& context, const Tensor& x, bool log, Tensor& out) {
+void Softmax(ExecutionContext& context, const Tensor& x, bool log, Tensor& out) {
   const int64_t n = x.dim(-1);
   if (x.NumElements() == 0) return;
   VisitFloating(x.dtype(), "softmax", [&]<typename T>() {
@@ -103,7 +103,8 @@ void Softmax(Context& context, const Tensor& x, bool log, Tensor& out) {
   });
 }
 
-void SoftmaxBackward(Context& context, const Tensor& grad, const Tensor& y, bool log, Tensor& out) {
+void SoftmaxBackward(ExecutionContext& context, const Tensor& grad, const Tensor& y, bool log,
+                     Tensor& out) {
   const int64_t n = y.dim(-1);
   if (y.NumElements() == 0) return;
   VisitFloating(y.dtype(), "softmax backward", [&]<typename T>() {
@@ -180,7 +181,7 @@ struct RmsNormBackwardRow {
   }
 };
 
-void RmsNorm(Context& context, const Tensor& x, const Tensor& w, double eps, Tensor& y,
+void RmsNorm(ExecutionContext& context, const Tensor& x, const Tensor& w, double eps, Tensor& y,
              Tensor& inv_rms) {
   const int64_t n = x.dim(-1);
   VisitFloating(x.dtype(), "rms_norm", [&]<typename T>() {
@@ -198,8 +199,9 @@ void RmsNorm(Context& context, const Tensor& x, const Tensor& w, double eps, Ten
   });
 }
 
-void RmsNormBackward(Context& context, const Tensor& grad, const Tensor& x, const Tensor& w,
-                     const Tensor& inv_rms, Tensor& dx, bool accumulate_dw, Tensor& dw) {
+void RmsNormBackward(ExecutionContext& context, const Tensor& grad, const Tensor& x,
+                     const Tensor& w, const Tensor& inv_rms, Tensor& dx, bool accumulate_dw,
+                     Tensor& dw) {
   const int64_t n = x.dim(-1), rows = RowsOf(x), per_tile = RowsPerPartial(n);
   VisitFloating(x.dtype(), "rms_norm backward", [&]<typename T>() {
     using A = Accumulator<T>;
@@ -265,8 +267,8 @@ struct LayerNormBackwardRow {
   }
 };
 
-void LayerNorm(Context& context, const Tensor& x, const Tensor& w, const Tensor& b, double eps,
-               Tensor& y, Tensor& mean, Tensor& inv_std) {
+void LayerNorm(ExecutionContext& context, const Tensor& x, const Tensor& w, const Tensor& b,
+               double eps, Tensor& y, Tensor& mean, Tensor& inv_std) {
   const int64_t n = x.dim(-1);
   VisitFloating(x.dtype(), "layer_norm", [&]<typename T>() {
     using A = Accumulator<T>;
@@ -284,9 +286,9 @@ void LayerNorm(Context& context, const Tensor& x, const Tensor& w, const Tensor&
   });
 }
 
-void LayerNormBackward(Context& context, const Tensor& grad, const Tensor& x, const Tensor& w,
-                       const Tensor& mean, const Tensor& inv_std, Tensor& dx, bool accumulate,
-                       Tensor& dw, Tensor& db) {
+void LayerNormBackward(ExecutionContext& context, const Tensor& grad, const Tensor& x,
+                       const Tensor& w, const Tensor& mean, const Tensor& inv_std, Tensor& dx,
+                       bool accumulate, Tensor& dw, Tensor& db) {
   const int64_t n = x.dim(-1), rows = RowsOf(x), per_tile = RowsPerPartial(n);
   VisitFloating(x.dtype(), "layer_norm backward", [&]<typename T>() {
     using A = Accumulator<T>;

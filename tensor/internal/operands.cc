@@ -55,17 +55,18 @@ void RequireDType(const char* op, const char* name, const Tensor& x, DType dtype
 }
 
 void RequireRank(const char* op, const char* name, const Tensor& x, int least) {
-  if (x.rank() >= least) return;
+  if (x.num_dims() >= least) return;
   ThrowInvalid(op, ": ", name, " needs at least ", least, least == 1 ? " dim" : " dims", ", got ",
                x.ToString());
 }
 
-Tensor EmptyOn(Context& context, Device device, const Dims& shape, DType dtype) {
+Tensor EmptyOn(ExecutionContext& context, Device device, const Dims& shape, DType dtype) {
   return device.IsMeta() ? Tensor::Meta(shape, dtype) : Tensor::Empty(context, shape, dtype);
 }
 
-Tensor EmptyInOrderOf(Context& context, const Tensor& like, const Dims& shape, DType dtype) {
-  const int rank = like.rank();
+Tensor EmptyInOrderOf(ExecutionContext& context, const Tensor& like, const Dims& shape,
+                      DType dtype) {
+  const int rank = like.num_dims();
   // A dim that repeats its elements (stride 0) is outermost.
   const auto reach = [&](int dim) {
     const int64_t stride = like.strides()[dim];

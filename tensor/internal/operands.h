@@ -34,11 +34,12 @@ void RequireDType(const char* op, const char* name, const Tensor& x, DType dtype
 void RequireRank(const char* op, const char* name, const Tensor& x, int least);
 
 /// An uninitialised result beside operands on `device`.
-Tensor EmptyOn(Context& context, Device device, const Dims& shape, DType dtype);
+Tensor EmptyOn(ExecutionContext& context, Device device, const Dims& shape, DType dtype);
 
 /// An uninitialised result, on the device of `like`, whose dims lie in memory in the order in which
 /// those of `like`, of the same rank, do.
-Tensor EmptyInOrderOf(Context& context, const Tensor& like, const Dims& shape, DType dtype);
+Tensor EmptyInOrderOf(ExecutionContext& context, const Tensor& like, const Dims& shape,
+                      DType dtype);
 
 /// The dtype in which sums over elements of `dtype` are accumulated.
 constexpr DType AccumulatorDType(DType dtype) {

@@ -9,7 +9,7 @@
 namespace shardmesh::internal {
 
 void RequireWritable(const char* op, const Tensor& out) {
-  for (int dim = 0; dim < out.rank(); ++dim) {
+  for (int dim = 0; dim < out.num_dims(); ++dim) {
     if (out.dim(dim) > 1 && out.strides()[dim] == 0) {
       ThrowInvalid(op, ": cannot write to ", out.ToString(), ", an expanded view: its dim ", dim,
                    " repeats elements");
@@ -35,7 +35,7 @@ struct ByteRange {
 // From the first to the last element; empty if there is none.
 ByteRange RangeOf(const Tensor& x) {
   int64_t last = x.offset();
-  for (int dim = 0; dim < x.rank(); ++dim) {
+  for (int dim = 0; dim < x.num_dims(); ++dim) {
     if (x.dim(dim) == 0) return {0, 0};
     last += (x.dim(dim) - 1) * x.strides()[dim];
   }

@@ -125,8 +125,8 @@ std::string ErrorOf(const std::function<void()>& fn) {
 
 std::vector<Tensor> Layouts(ExecutionContext& context, const Tensor& x) {
   std::vector<Tensor> layouts = {x};
-  std::vector<int> order(x.rank());
-  for (int i = 0; i < x.rank(); ++i) order[i] = i;
+  std::vector<int> order(x.num_dims());
+  for (int i = 0; i < x.num_dims(); ++i) order[i] = i;
   do {
     layouts.push_back(InMemoryOrder(context, x, order));
     if (IsFloating(x.dtype())) layouts.push_back(InMemoryOrder(context, x, order, /*gap=*/3));

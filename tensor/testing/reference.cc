@@ -15,7 +15,7 @@ namespace {
 void ForEachOffset(const Tensor& x, const std::function<void(int64_t)>& fn) {
   for (int64_t i = 0; i < x.NumElements(); ++i) {
     int64_t rest = i, offset = 0;
-    for (int dim = x.rank() - 1; dim >= 0; --dim) {
+    for (int dim = x.num_dims() - 1; dim >= 0; --dim) {
       offset += rest % x.dim(dim) * x.strides()[dim];
       rest /= x.dim(dim);
     }
