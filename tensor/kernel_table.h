@@ -144,7 +144,8 @@ struct KernelTable {
   /// i64 or i32.
   std::optional<int64_t> (*find_out_of_range)(ExecutionContext&, const Tensor& ids, int64_t low,
                                               int64_t high, std::optional<int64_t> ignored);
-  /// out[.., :] = table[ids - first_row, :], or zeros where the id is not among table's rows.
+  /// out[.., :] = table[ids - first_row, :], or zeros where the id is not among table's rows. out's
+  /// dtype is the table's, or f32 for bf16 and f16.
   void (*embedding)(ExecutionContext&, const Tensor& ids, const Tensor& table, int64_t first_row,
                     Tensor& out);
   /// dtable (+)= sum over positions; in position order, in dtable's dtype (at least as wide as

@@ -46,6 +46,11 @@ TEST(Embedding, PartsOfTheTableAddUpToTheWhole) {
         const Tensor strided_ids = InMemoryOrder(context, ids, order, 1);
         const Tensor strided_table = InMemoryOrder(context, table, order, 2);
         EXPECT_EQ(Values(ops::Embedding(context, strided_ids, strided_table, 0)), expected);
+        if (SizeOf(dtype) == 2) {
+          const Tensor wide = ops::Embedding(context, strided_ids, strided_table, 0, DType::kF32);
+          EXPECT_EQ(wide.dtype(), DType::kF32);
+          EXPECT_EQ(Values(wide), expected);
+        }
         std::vector<double> sum(expected.size(), 0.0);
         for (const auto& [first, rows] : {std::pair{0, 4}, std::pair{4, 0}, std::pair{4, 7}}) {
           const Tensor y =

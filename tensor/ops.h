@@ -54,17 +54,20 @@ std::pair<Tensor, Tensor> SiluMulBackward(ExecutionContext&, const Tensor& grad,
                                           const Tensor& up);
 
 // ---- reductions ---------------------------------------------------------------------------------
-/// Over `dims` (all, if empty). Max and min of no elements at all give the identity.
-Tensor Reduce(ExecutionContext&, ReduceOp, const Tensor& x, std::span<const int> dims,
-              bool keepdim);
+/// Over `dims` (all, if empty). Max and min of no elements at all give the identity. Sums and
+/// products of integers and bools are i64. `out_dtype` may be f32 for bf16 and f16: then nothing is
+/// rounded to the small dtype.
+Tensor Reduce(ExecutionContext&, ReduceOp, const Tensor& x, std::span<const int> dims, bool keepdim,
+              std::optional<DType> out_dtype = std::nullopt);
 /// f64, 0-d.
 Tensor SumOfSquares(ExecutionContext&, const Tensor& x);
 
 // ---- matrix product -----------------------------------------------------------------------------
-/// a[.., m, k] b[.., k, n] with broadcast batch dims. `out_dtype` may be f32 for bf16 operands.
+/// a[.., m, k] b[.., k, n] with broadcast batch dims. `out_dtype` may be f32 for bf16 and f16: then
+/// nothing is rounded to the small dtype.
 Tensor MatMul(ExecutionContext&, const Tensor& a, const Tensor& b,
               std::optional<DType> out_dtype = std::nullopt);
-/// Into a given tensor; with `accumulate` adds to it.
+/// Into a given tensor, of a dtype that MatMul can give; with `accumulate` adds to it.
 void MatMulInto(ExecutionContext&, const Tensor& a, const Tensor& b, bool accumulate, Tensor& out);
 
 // ---- rows ---------------------------------------------------------------------------------------
@@ -89,7 +92,9 @@ void LayerNormBackward(ExecutionContext&, const Tensor& grad, const Tensor& x, c
 /// Throws Error(kOutOfRange) naming `op`, the first bad index and the range [low, high).
 void CheckIndices(ExecutionContext&, const char* op, const Tensor& ids, int64_t low, int64_t high,
                   std::optional<int64_t> ignored = std::nullopt);
-Tensor Embedding(ExecutionContext&, const Tensor& ids, const Tensor& table, int64_t first_row);
+/// `out_dtype` may be f32 for a table of bf16 or f16.
+Tensor Embedding(ExecutionContext&, const Tensor& ids, const Tensor& table, int64_t first_row,
+                 std::optional<DType> out_dtype = std::nullopt);
 void EmbeddingBackward(ExecutionContext&, const Tensor& grad, const Tensor& ids, int64_t first_row,
                        bool accumulate, Tensor& dtable);
 struct CrossEntropyTermsResult {

@@ -50,13 +50,14 @@ void CheckIndices(ExecutionContext& context, const char* op, const Tensor& ids, 
 }
 
 Tensor Embedding(ExecutionContext& context, const Tensor& ids, const Tensor& table,
-                 int64_t first_row) {
+                 int64_t first_row, std::optional<DType> out_dtype) {
   const Device device = DeviceOf("embedding", {&table, &ids});
   RequireTable("embedding", table);
   RequireIndices("embedding", ids);
   Dims shape = ids.shape();
   shape.push_back(table.dim(1));
-  Tensor out = EmptyOn(context, device, shape, table.dtype());
+  const DType dtype = internal::ResultDType("embedding", table.dtype(), out_dtype);
+  Tensor out = EmptyOn(context, device, shape, dtype);
   KernelsFor(device).embedding(context, ids, table, first_row, out);
   return out;
 }

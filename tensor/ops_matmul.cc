@@ -40,20 +40,12 @@ void Multiply(ExecutionContext& context, const Tensor& a, const Tensor& b, bool 
       .matmul(context, ExpandBatch(a, out.shape()), ExpandBatch(b, out.shape()), accumulate, out);
 }
 
-// f32 takes the products of narrower operands.
-void RequireResultDType(const Tensor& a, DType dtype) {
-  if (dtype == a.dtype() || dtype == internal::AccumulatorDType(a.dtype())) return;
-  ThrowInvalid("matmul: operands of ", std::string(Name(a.dtype())), " do not give a result of ",
-               std::string(Name(dtype)));
-}
-
 }  // namespace
 
 Tensor MatMul(ExecutionContext& context, const Tensor& a, const Tensor& b,
               std::optional<DType> out_dtype) {
   const Dims shape = ProductShape(a, b);
-  const DType dtype = out_dtype.value_or(a.dtype());
-  RequireResultDType(a, dtype);
+  const DType dtype = internal::ResultDType("matmul", a.dtype(), out_dtype);
   Tensor out = internal::EmptyOn(context, a.device(), shape, dtype);
   Multiply(context, a, b, /*accumulate=*/false, out);
   return out;
@@ -64,7 +56,7 @@ void MatMulInto(ExecutionContext& context, const Tensor& a, const Tensor& b, boo
   const Dims shape = ProductShape(a, b);
   internal::DeviceOf("matmul", {&a, &b, &out});
   internal::RequireShape("matmul", "the result", out, shape);
-  RequireResultDType(a, out.dtype());
+  internal::ResultDType("matmul", a.dtype(), out.dtype());
   internal::RequireApart("matmul", out, {&a, &b});
   Multiply(context, a, b, accumulate, out);
   out.storage()->BumpVersion();

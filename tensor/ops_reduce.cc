@@ -16,9 +16,10 @@ DType ReducedDType(ReduceOp op, DType dtype) {
 }  // namespace
 
 Tensor Reduce(ExecutionContext& context, ReduceOp op, const Tensor& x, std::span<const int> dims,
-              bool keepdim) {
+              bool keepdim, std::optional<DType> out_dtype) {
   const char* name = Name(op).data();
   const Device device = internal::DeviceOf(name, {&x});
+  const DType dtype = internal::ResultDType(name, ReducedDType(op, x.dtype()), out_dtype);
   uint32_t reduced = dims.empty() ? (1u << x.num_dims()) - 1 : 0;
   for (const int dim : dims) {
     const uint32_t bit = 1u << NormalizeDim(dim, x.num_dims(), name);
@@ -31,7 +32,7 @@ Tensor Reduce(ExecutionContext& context, ReduceOp op, const Tensor& x, std::span
     with_ones.push_back(is_reduced ? 1 : x.dim(dim));
     if (!is_reduced) kept.push_back(x.dim(dim));
   }
-  Tensor out = internal::EmptyOn(context, device, with_ones, ReducedDType(op, x.dtype()));
+  Tensor out = internal::EmptyOn(context, device, with_ones, dtype);
   KernelsFor(device).reduce(context, op, x, reduced, out);
   return keepdim ? out : *out.TryView(kept);
 }

@@ -321,5 +321,28 @@ TEST(Reduce, MetaGivesMeta) {
   EXPECT_TRUE(Sum(context, x, {0}).device().IsMeta());
 }
 
+TEST(Reduce, WritesTheAccumulatorOfSmallDTypesUnrounded) {
+  ExecutionContext context;
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const auto& order : {std::vector{0, 1}, std::vector{1, 0}}) {
+      const Tensor x =
+          InMemoryOrder(context, RandomTensor(context, {37, 5}, dtype, 3), order, /*gap=*/1);
+      const std::vector<int> dims = {0};
+      const Tensor sum = ops::Reduce(context, ReduceOp::kSum, x, dims, false, DType::kF32);
+      EXPECT_EQ(sum.dtype(), DType::kF32);
+      // Sums of so few values of at most 11 bits are exact in f32.
+      EXPECT_EQ(Values(sum), Reference(ReduceOp::kSum, x, 1));
+    }
+    const Tensor large = MakeTensor(context, {3}, dtype, {30000, 40960, 57344});
+    EXPECT_EQ(ops::Reduce(context, ReduceOp::kSum, large, {}, false, DType::kF32).Item(),
+              Values(large)[0] + Values(large)[1] + Values(large)[2]);
+    EXPECT_EQ(ops::Reduce(context, ReduceOp::kMax, large, {}, false, DType::kF32).Item(), 57344);
+  }
+  const Tensor x = RandomTensor(context, {3}, DType::kF32, 1);
+  const absl::Status status =
+      Catch([&] { ops::Reduce(context, ReduceOp::kSum, x, {}, false, DType::kF64); });
+  EXPECT_EQ(status.message(), "sum: operands of f32 do not give a result of f64");
+}
+
 }  // namespace
 }  // namespace shardmesh

@@ -69,34 +69,47 @@ std::optional<int64_t> FindOutOfRange(ExecutionContext&, const Tensor& ids, int6
 
 // ---- embedding ----------------------------------------------------------------------------------
 
-template <typename T>
-void CopyRow(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64_t n) {
-  if (from_stride == 1 && to_stride == 1) {
-    std::memcpy(to, from, n * sizeof(T));
-  } else {
-    for (int64_t i = 0; i < n; ++i) to[i * to_stride] = from[i * from_stride];
+template <typename T, typename To>
+void CopyRow(const T* from, int64_t from_stride, To* to, int64_t to_stride, int64_t n) {
+  if constexpr (std::is_same_v<T, To>) {
+    if (from_stride == 1 && to_stride == 1) {
+      std::memcpy(to, from, n * sizeof(T));
+      return;
+    }
   }
+  cpu::ConvertStrided(from, from_stride, to, to_stride, n);
+}
+
+template <typename T, typename To>
+void LookUpRows(ExecutionContext& context, const Tensor& ids, const Tensor& table,
+                int64_t first_row, Tensor& out) {
+  const int64_t n = table.dim(1), rows = table.dim(0);
+  VisitIndex("embedding", ids.dtype(), [&]<typename I>() {
+    const int64_t table_stride = cpu::LastStride(table), out_stride = cpu::LastStride(out);
+    const T zero{};
+    ForRowTiles(context, ids.NumElements(), RowsPerTile(n), [&](int64_t begin, int64_t end) {
+      IndexReader<I> indices(ids, begin);
+      RowCursor to(out, begin);
+      for (int64_t position = begin; position < end; ++position, to.Next()) {
+        const int64_t row = indices.Next() - first_row;
+        const bool is_local = 0 <= row && row < rows;
+        const T* from = is_local ? table.data<T>() + row * table.strides()[0] : &zero;
+        CopyRow(from, is_local ? table_stride : 0, out.data<To>() + to.offset(), out_stride, n);
+      }
+    });
+  });
 }
 
 void Embedding(ExecutionContext& context, const Tensor& ids, const Tensor& table, int64_t first_row,
                Tensor& out) {
-  const int64_t n = table.dim(1), rows = table.dim(0);
   if (out.NumElements() == 0) return;
   VisitFloating(table.dtype(), "embedding", [&]<typename T>() {
-    VisitIndex("embedding", ids.dtype(), [&]<typename I>() {
-      const int64_t table_stride = cpu::LastStride(table), out_stride = cpu::LastStride(out);
-      const T zero{};
-      ForRowTiles(context, ids.NumElements(), RowsPerTile(n), [&](int64_t begin, int64_t end) {
-        IndexReader<I> indices(ids, begin);
-        RowCursor to(out, begin);
-        for (int64_t position = begin; position < end; ++position, to.Next()) {
-          const int64_t row = indices.Next() - first_row;
-          const bool is_local = 0 <= row && row < rows;
-          const T* from = is_local ? table.data<T>() + row * table.strides()[0] : &zero;
-          CopyRow(from, is_local ? table_stride : 0, out.data<T>() + to.offset(), out_stride, n);
-        }
-      });
-    });
+    if (out.dtype() == table.dtype()) return LookUpRows<T, T>(context, ids, table, first_row, out);
+    if constexpr (!std::is_same_v<T, Accumulator<T>>) {
+      if (out.dtype() == DType::kF32)
+        return LookUpRows<T, float>(context, ids, table, first_row, out);
+    }
+    ThrowInvalid("embedding: table ", table.ToString(), " into ", out.ToString());
   });
 }
 

@@ -88,6 +88,13 @@ Tensor EmptyInOrderOf(ExecutionContext& context, const Tensor& like, const Dims&
       .Permute(std::span<const int>(inverse, rank));
 }
 
+DType ResultDType(const char* op, DType usual, std::optional<DType> asked_for) {
+  const DType dtype = asked_for.value_or(usual);
+  if (dtype == usual || dtype == AccumulatorDType(usual)) return dtype;
+  ThrowInvalid(op, ": operands of ", std::string(Name(usual)), " do not give a result of ",
+               std::string(Name(dtype)));
+}
+
 Dims WithoutLast(const Dims& shape) {
   return Dims(std::span<const int64_t>(shape.begin(), shape.size() - 1));
 }

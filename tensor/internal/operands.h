@@ -5,6 +5,7 @@
 #define SHARDMESH_TENSOR_INTERNAL_OPERANDS_H_
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 
 #include "shardmesh/base/dims.h"
@@ -45,6 +46,10 @@ Tensor EmptyInOrderOf(ExecutionContext& context, const Tensor& like, const Dims&
 constexpr DType AccumulatorDType(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16 ? DType::kF32 : dtype;
 }
+
+/// The dtype of a result: `asked_for`, or `usual` if nothing is. Throws Error(kInvalidArgument)
+/// naming `op` unless it is `usual` or its accumulator.
+DType ResultDType(const char* op, DType usual, std::optional<DType> asked_for);
 
 /// `shape` without its last dim.
 Dims WithoutLast(const Dims& shape);
