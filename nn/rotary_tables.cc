@@ -2,8 +2,9 @@
 #include "shardmesh/nn/rotary_tables.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numbers>
+
+#include "shardmesh/tensor/elementary.h"
 
 namespace shardmesh::nn {
 namespace {
@@ -28,8 +29,8 @@ RotaryTables::CosSin Compute(ExecutionContext& context, int64_t length,
   for (int64_t position = 0; position < length; ++position) {
     for (double frequency : frequencies) {
       const double angle = static_cast<double>(position) * frequency;
-      cos.push_back(static_cast<T>(std::cos(angle)));
-      sin.push_back(static_cast<T>(std::sin(angle)));
+      cos.push_back(static_cast<T>(elementary::Cos(angle)));
+      sin.push_back(static_cast<T>(elementary::Sin(angle)));
     }
   }
   return {Tensor::FromValues<T>(context, {length, pairs}, cos),
@@ -41,7 +42,7 @@ RotaryTables::CosSin Compute(ExecutionContext& context, int64_t length,
 RotaryTables::RotaryTables(int64_t head_dim, const RopeConfig& rope) {
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     const double exponent = static_cast<double>(2 * i) / static_cast<double>(head_dim);
-    frequencies_.push_back(Scaled(1 / std::pow(rope.theta, exponent), rope));
+    frequencies_.push_back(Scaled(1 / elementary::Power(rope.theta, exponent), rope));
   }
 }
 

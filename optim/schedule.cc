@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "shardmesh/base/error.h"
+#include "shardmesh/tensor/elementary.h"
 
 namespace shardmesh::optim {
 
@@ -24,7 +25,7 @@ double CosineSchedule::At(int64_t step) const {
   if (step >= total_steps) return peak_lr * min_ratio;
   const double progress = static_cast<double>(step - warmup_steps + 1) /
                           static_cast<double>(total_steps - warmup_steps);
-  const double cosine = 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  const double cosine = 0.5 * (1 + elementary::Cos(std::numbers::pi * progress));
   return peak_lr * (min_ratio + (1 - min_ratio) * cosine);
 }
 

@@ -6,8 +6,10 @@
 
 #include "shardmesh/tensor/cpu/cpu_kernels.h"
 #include "shardmesh/tensor/cpu/element_cpu.h"
+#include "shardmesh/tensor/cpu/log_cpu.h"
 #include "shardmesh/tensor/cpu/loops_cpu.h"
 #include "shardmesh/tensor/cpu/math_cpu.h"
+#include "shardmesh/tensor/cpu/trigonometry_cpu.h"
 
 namespace shardmesh {
 namespace {
@@ -31,15 +33,15 @@ SHARDMESH_ALWAYS_INLINE A Apply(A x) {
   if constexpr (kOp == UnaryOp::kRelu) return x < A{0} ? A{0} : x;  // NaN stays.
   if constexpr (kOp == UnaryOp::kSquare) return cpu::Product(x, x);
   if constexpr (kOp == UnaryOp::kExp) return cpu::Exp(x);
-  if constexpr (kOp == UnaryOp::kLog) return std::log(x);
+  if constexpr (kOp == UnaryOp::kLog) return cpu::Log(x);
   if constexpr (kOp == UnaryOp::kSqrt) return std::sqrt(x);
   if constexpr (kOp == UnaryOp::kRsqrt) return A{1} / std::sqrt(x);
   if constexpr (kOp == UnaryOp::kReciprocal) return A{1} / x;
   if constexpr (kOp == UnaryOp::kTanh) return cpu::Tanh(x);
   if constexpr (kOp == UnaryOp::kSigmoid) return cpu::Sigmoid(x);
   if constexpr (kOp == UnaryOp::kSilu) return cpu::Silu(x);
-  if constexpr (kOp == UnaryOp::kSin) return std::sin(x);
-  if constexpr (kOp == UnaryOp::kCos) return std::cos(x);
+  if constexpr (kOp == UnaryOp::kSin) return cpu::Sin(x);
+  if constexpr (kOp == UnaryOp::kCos) return cpu::Cos(x);
 }
 
 // g f'(x). `v` is x or y = f(x): see BackwardReadsInput.
@@ -58,8 +60,8 @@ SHARDMESH_ALWAYS_INLINE A ApplyBackward(A g, A v) {
   if constexpr (kOp == UnaryOp::kTanh) return g * (A{1} - v * v);
   if constexpr (kOp == UnaryOp::kSigmoid) return g * (v * (A{1} - v));
   if constexpr (kOp == UnaryOp::kSilu) return g * cpu::SiluDerivative(v);
-  if constexpr (kOp == UnaryOp::kSin) return g * std::cos(v);
-  if constexpr (kOp == UnaryOp::kCos) return -g * std::sin(v);
+  if constexpr (kOp == UnaryOp::kSin) return g * cpu::Cos(v);
+  if constexpr (kOp == UnaryOp::kCos) return -g * cpu::Sin(v);
 }
 
 constexpr bool TakesIntegers(UnaryOp op) {
@@ -67,23 +69,8 @@ constexpr bool TakesIntegers(UnaryOp op) {
          op == UnaryOp::kSquare;
 }
 
-// Of doubles, and of what the C library computes, no loop vectorises.
-template <typename A>
-constexpr bool Vectorises(UnaryOp op) {
-  switch (op) {
-    case UnaryOp::kLog:
-    case UnaryOp::kSin:
-    case UnaryOp::kCos:
-      return false;
-    case UnaryOp::kExp:
-    case UnaryOp::kTanh:
-    case UnaryOp::kSigmoid:
-    case UnaryOp::kSilu:
-      return std::is_same_v<A, float>;
-    default:
-      return true;
-  }
-}
+// Sine and cosine branch: large arguments are reduced by a call.
+constexpr bool Vectorises(UnaryOp op) { return op != UnaryOp::kSin && op != UnaryOp::kCos; }
 
 // ---- loops -------------------------------------------------------------------------------------
 
@@ -103,8 +90,8 @@ struct UnaryLoop {
     for (int64_t i = 0; i < n; ++i) out[i] = Store<T>(Apply<kOp>(Load(x[i])));
   }
   static void Kernel(char* const* data, int64_t n) {
-    RunLoop<Vectorises<Accumulator<T>>(kOp), UnaryLoop>(reinterpret_cast<const T*>(data[0]),
-                                                        reinterpret_cast<T*>(data[1]), n);
+    RunLoop<Vectorises(kOp), UnaryLoop>(reinterpret_cast<const T*>(data[0]),
+                                        reinterpret_cast<T*>(data[1]), n);
   }
 };
 
@@ -117,12 +104,9 @@ struct UnaryBackwardLoop {
     }
   }
   static void Kernel(char* const* data, int64_t n) {
-    // The backwards of exp, log, tanh and sigmoid are products.
-    constexpr bool kVectorises =
-        BackwardReadsOutput(kOp) || kOp == UnaryOp::kLog || Vectorises<Accumulator<T>>(kOp);
-    RunLoop<kVectorises, UnaryBackwardLoop>(reinterpret_cast<const T*>(data[0]),
-                                            reinterpret_cast<const T*>(data[1]),
-                                            reinterpret_cast<T*>(data[2]), n);
+    RunLoop<Vectorises(kOp), UnaryBackwardLoop>(reinterpret_cast<const T*>(data[0]),
+                                                reinterpret_cast<const T*>(data[1]),
+                                                reinterpret_cast<T*>(data[2]), n);
   }
 };
 
@@ -134,9 +118,9 @@ struct SiluMulLoop {
     for (int64_t i = 0; i < n; ++i) out[i] = Store<T>(cpu::Silu(Load(gate[i])) * Load(up[i]));
   }
   static void Kernel(char* const* data, int64_t n) {
-    RunLoop<!std::is_same_v<T, double>, SiluMulLoop>(reinterpret_cast<const T*>(data[0]),
-                                                     reinterpret_cast<const T*>(data[1]),
-                                                     reinterpret_cast<T*>(data[2]), n);
+    cpu::RunForIsa<SiluMulLoop>(reinterpret_cast<const T*>(data[0]),
+                                reinterpret_cast<const T*>(data[1]), reinterpret_cast<T*>(data[2]),
+                                n);
   }
 };
 
@@ -155,7 +139,7 @@ struct SiluMulBackwardLoop {
     }
   }
   static void Kernel(char* const* data, int64_t n) {
-    RunLoop<!std::is_same_v<T, double>, SiluMulBackwardLoop>(
+    cpu::RunForIsa<SiluMulBackwardLoop>(
         reinterpret_cast<const T*>(data[0]), reinterpret_cast<const T*>(data[1]),
         reinterpret_cast<const T*>(data[2]), reinterpret_cast<T*>(data[3]),
         reinterpret_cast<T*>(data[4]), n);
