@@ -71,6 +71,8 @@ std::string_view Name(MemoryCategory category) {
       return "unsharded_gradients";
     case MemoryCategory::kCommunication:
       return "communication";
+    case MemoryCategory::kScratch:
+      return "scratch";
   }
   return "?";
 }

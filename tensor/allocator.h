@@ -24,8 +24,9 @@ enum class MemoryCategory : uint8_t {
   kUnshardedParameters,
   kUnshardedGradients,
   kCommunication,  ///< Buffers that only collectives use.
+  kScratch,        ///< Working memory of the kernel that runs; nothing between kernels.
 };
-inline constexpr int kNumMemoryCategories = 7;
+inline constexpr int kNumMemoryCategories = 8;
 
 /// "activations", "parameters", "gradients", "optimizer", "unsharded_parameters", ...
 std::string_view Name(MemoryCategory category);

@@ -105,6 +105,14 @@ Reference Attend(const Extents& e, const std::vector<double>& q, const std::vect
   return result;
 }
 
+// Of each row's largest score and sum of exponentials.
+std::vector<double> LogSumExp(const Tensor& statistics) {
+  const std::vector<double> pairs = Values(statistics);
+  std::vector<double> result;
+  for (size_t i = 0; i < pairs.size(); i += 2) result.push_back(pairs[i] + std::log(pairs[i + 1]));
+  return result;
+}
+
 struct Inputs {
   Tensor q, k, v, grad;
 };
@@ -131,7 +139,7 @@ TEST(Attention, EveryDTypeAndBlockBoundary) {
         const auto actual = ops::Attention(context, in.q, in.k, in.v, causal, 0.7);
         EXPECT_LT(WorstRelative(Values(actual.out), expected.out), Tolerance(dtype))
             << dtype << " " << in.q.ToString() << in.k.ToString() << causal;
-        EXPECT_LT(WorstRelative(Values(actual.log_sum_exp), expected.log_sum_exp),
+        EXPECT_LT(WorstRelative(LogSumExp(actual.statistics), expected.log_sum_exp),
                   dtype == DType::kF64 ? 1e-14 : 2e-6);
       }
     }
@@ -170,7 +178,7 @@ TEST(Attention, BackwardIsTheGradient) {
                  dv = FiniteDifferences(in.v, loss);
       const auto forward = ops::Attention(context, in.q, in.k, in.v, causal, 0.7);
       const auto actual = ops::AttentionBackward(context, in.grad, in.q, in.k, in.v, forward.out,
-                                                 forward.log_sum_exp, causal, 0.7);
+                                                 forward.statistics, causal, 0.7);
       EXPECT_LT(WorstRelative(Values(actual.dq), dq), 1e-8);
       EXPECT_LT(WorstRelative(Values(actual.dk), dk), 1e-8);
       EXPECT_LT(WorstRelative(Values(actual.dv), dv), 1e-8);
@@ -232,13 +240,45 @@ TEST(Attention, BackwardOfEveryDTypeBlockBoundaryAndMemoryOrder) {
           const Inputs t = {turned(in.q), turned(in.k), turned(in.v), turned(in.grad)};
           const auto forward = ops::Attention(context, t.q, t.k, t.v, causal, 0.7);
           const auto actual = ops::AttentionBackward(context, t.grad, t.q, t.k, t.v, forward.out,
-                                                     forward.log_sum_exp, causal, 0.7);
+                                                     forward.statistics, causal, 0.7);
           EXPECT_LT(WorstRelative(Values(actual.dq), expected.dq), 4 * Tolerance(dtype))
               << dtype << in.q.ToString() << in.k.ToString() << causal;
           EXPECT_LT(WorstRelative(Values(actual.dk), expected.dk), 4 * Tolerance(dtype));
           EXPECT_LT(WorstRelative(Values(actual.dv), expected.dv), 4 * Tolerance(dtype));
         }
       }
+    }
+  }
+}
+
+// A log-sum-exp in f32 would be rounded to 1/128 at these scores.
+TEST(Attention, KeepsDigitsOfScoresFarFromZero) {
+  ExecutionContext context;
+  const Extents e = {1, 2, 1, 5, 7, 2};
+  for (const double offset : {1e5, -3e5, 1e6}) {
+    // Scores are offset + k / 8, exact in f32.
+    Inputs in = RandomInputs(context, e, DType::kF32);
+    in.q = MakeTensor(context, {1, 2, 5, 2}, DType::kF32,
+                      {1, 1, 1, 2, 1, 3, 1, -1, 1, 0, 1, 1, 1, 5, 1, -2, 1, 4, 1, -3});
+    std::vector<double> keys;
+    for (int j = 0; j < 7; ++j) {
+      keys.push_back(offset);
+      keys.push_back((j * 3 % 7 - 2) * 0.125);
+    }
+    in.k = MakeTensor(context, {1, 1, 7, 2}, DType::kF32, keys);
+    // In double, without the offset, which changes no weight.
+    std::vector<double> near = keys;
+    for (size_t i = 0; i < near.size(); i += 2) near[i] = 0;
+    for (const bool causal : {false, true}) {
+      const auto forward = ops::Attention(context, in.q, in.k, in.v, causal, 1.0);
+      const auto expected = Attend(e, Values(in.q), near, Values(in.v), causal, 1.0);
+      EXPECT_LT(WorstRelative(Values(forward.out), expected.out), 2e-6) << offset;
+      const auto actual = ops::AttentionBackward(context, in.grad, in.q, in.k, in.v, forward.out,
+                                                 forward.statistics, causal, 1.0);
+      const auto gradients =
+          AttendBackward(e, Values(in.grad), Values(in.q), near, Values(in.v), causal, 1.0);
+      EXPECT_LT(WorstRelative(Values(actual.dk), gradients.dk), 4e-6) << offset;
+      EXPECT_LT(WorstRelative(Values(actual.dv), gradients.dv), 4e-6) << offset;
     }
   }
 }
@@ -253,15 +293,15 @@ TEST(Attention, ATransposedViewGivesTransposedResults) {
   EXPECT_TRUE(forward.out.Transpose(1, 2).TryView({2, 5, 24}).has_value());
   const auto gradients =
       ops::AttentionBackward(context, view(in.grad), view(in.q), view(in.k), view(in.v),
-                             forward.out, forward.log_sum_exp, true, 0.5);
+                             forward.out, forward.statistics, true, 0.5);
   for (const Tensor& x : {gradients.dq, gradients.dk, gradients.dv})
     EXPECT_TRUE(x.Transpose(1, 2).IsContiguous());
   // A gradient without memory of its own: one value, expanded.
   const Tensor one = MakeTensor(context, {1, 1, 1, 1}, DType::kF32, {0.5}).Expand({2, 4, 5, 6});
   const auto expanded = ops::AttentionBackward(context, one, in.q, in.k, in.v, forward.out,
-                                               forward.log_sum_exp, true, 0.5);
+                                               forward.statistics, true, 0.5);
   const auto copied = ops::AttentionBackward(context, ops::Clone(context, one), in.q, in.k, in.v,
-                                             forward.out, forward.log_sum_exp, true, 0.5);
+                                             forward.out, forward.statistics, true, 0.5);
   EXPECT_EQ(Bits(expanded.dq), Bits(copied.dq));
   EXPECT_EQ(Bits(expanded.dv), Bits(copied.dv));
 }
@@ -274,8 +314,8 @@ TEST(Attention, SameBitsForAnyNumberOfThreads) {
       const Inputs in = RandomInputs(context, {3, 4, 2, 131, 257, 16}, dtype);
       const auto forward = ops::Attention(context, in.q, in.k, in.v, true, 0.25);
       const auto g = ops::AttentionBackward(context, in.grad, in.q, in.k, in.v, forward.out,
-                                            forward.log_sum_exp, true, 0.25);
-      bits.push_back(Bits(forward.out) + Bits(forward.log_sum_exp) + Bits(g.dq) + Bits(g.dk) +
+                                            forward.statistics, true, 0.25);
+      bits.push_back(Bits(forward.out) + Bits(forward.statistics) + Bits(g.dq) + Bits(g.dk) +
                      Bits(g.dv));
     }
     EXPECT_EQ(bits[0], bits[1]);
@@ -292,9 +332,9 @@ TEST(Attention, EmptyExtents) {
       const Inputs in = RandomInputs(context, e, DType::kF32);
       const auto forward = ops::Attention(context, in.q, in.k, in.v, causal, 1.0);
       for (const double value : Values(forward.out)) EXPECT_EQ(value, 0.0);
-      for (const double value : Values(forward.log_sum_exp)) EXPECT_EQ(value, -INFINITY);
+      for (const double value : LogSumExp(forward.statistics)) EXPECT_EQ(value, -INFINITY);
       const auto g = ops::AttentionBackward(context, in.grad, in.q, in.k, in.v, forward.out,
-                                            forward.log_sum_exp, causal, 1.0);
+                                            forward.statistics, causal, 1.0);
       for (const Tensor& x : {g.dq, g.dk, g.dv}) {
         for (const double value : Values(x)) EXPECT_EQ(value, 0.0);
       }
@@ -332,7 +372,7 @@ TEST(Attention, ErrorsNameTheOperands) {
   const auto meta = ops::Attention(context, Tensor::Meta({1, 2, 5, 4}, DType::kBF16),
                                    Tensor::Meta({1, 1, 7, 4}, DType::kBF16),
                                    Tensor::Meta({1, 1, 7, 4}, DType::kBF16), false, 1.0);
-  EXPECT_EQ(meta.log_sum_exp.ToString(), "f32[1,2,5]");
+  EXPECT_EQ(meta.statistics.ToString(), "f32[1,2,5,2]");
 }
 
 }  // namespace

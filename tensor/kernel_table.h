@@ -96,6 +96,8 @@ struct KernelTable {
   /// out is bool.
   void (*compare)(ExecutionContext&, CompareOp, const Tensor& a, const Tensor& b, Tensor& out);
   void (*compare_scalar)(ExecutionContext&, CompareOp, const Tensor& a, double b, Tensor& out);
+  /// a is i64 or i32, and b one of its values.
+  void (*compare_integer)(ExecutionContext&, CompareOp, const Tensor& a, int64_t b, Tensor& out);
   /// cond is bool; all of one shape.
   void (*where)(ExecutionContext&, const Tensor& cond, const Tensor& a, const Tensor& b,
                 Tensor& out);
@@ -154,14 +156,15 @@ struct KernelTable {
                              int64_t first_row, bool accumulate, Tensor& dtable);
   /// Per row of x[.., classes], with the row's maximum over *all* classes given (accumulator dtype,
   /// as the outputs): sum_exp = sum over local classes of exp(x - max); picked = x[target -
-  /// first_class], 0 where the target is not local.
+  /// first_class] - max, 0 where the target is not local. So the loss, log(sum_exp) - picked, has
+  /// no large terms that cancel.
   void (*cross_entropy_terms)(ExecutionContext&, const Tensor& x, const Tensor& targets,
                               int64_t first_class, const Tensor& max, Tensor& sum_exp,
                               Tensor& picked);
-  /// dx = (exp(x - log_sum_exp) - [class == target]) * scale, with one scale a row; rows whose
-  /// target is ignore_index get 0.
+  /// dx = (exp(x - max) / sum_exp - [class == target]) * scale, with max, sum_exp (over *all*
+  /// classes) and scale per row; rows whose target is ignore_index get 0.
   void (*cross_entropy_backward)(ExecutionContext&, const Tensor& x, const Tensor& targets,
-                                 int64_t first_class, const Tensor& log_sum_exp,
+                                 int64_t first_class, const Tensor& max, const Tensor& sum_exp,
                                  const Tensor& scale, int64_t ignore_index, Tensor& dx);
 
   // ---- attention (attention_cpu.cc) -------------------------------------------------------------
@@ -172,13 +175,14 @@ struct KernelTable {
                  bool inverse, Tensor& out);
   /// q[b, h, sq, d], k and v [b, kv, sk, d], h a multiple of kv; query head i reads key head i / (h
   /// / kv). Blockwise: memory is linear in sequence length. `causal`: position i sees keys 0..i +
-  /// (sk - sq); one that sees none gives 0 and a log_sum_exp of -inf. d > 0; last dims contiguous.
-  /// log_sum_exp [b, h, sq] in Accumulator dtype.
+  /// (sk - sq); one that sees none gives 0. d > 0; last dims contiguous. statistics [b, h, sq, 2] in
+  /// Accumulator dtype: per query, the largest score and the sum of exp(score - largest); -inf and 0
+  /// for one that sees no key.
   void (*attention)(ExecutionContext&, const Tensor& q, const Tensor& k, const Tensor& v,
-                    bool causal, double scale, Tensor& out, Tensor& log_sum_exp);
+                    bool causal, double scale, Tensor& out, Tensor& statistics);
   void (*attention_backward)(ExecutionContext&, const Tensor& grad, const Tensor& q,
                              const Tensor& k, const Tensor& v, const Tensor& out,
-                             const Tensor& log_sum_exp, bool causal, double scale, Tensor& dq,
+                             const Tensor& statistics, bool causal, double scale, Tensor& dq,
                              Tensor& dk, Tensor& dv);
 
   // ---- random numbers (random_cpu.cc) -----------------------------------------------------------
@@ -195,7 +199,7 @@ struct KernelTable {
   // ---- optimizer steps (optimizer_cpu.cc) -------------------------------------------------------
   /// In place, elementwise, contiguous operands of one shape. p, m, v in one dtype (f32 or f64),
   /// grad any floating. p -= lr * weight_decay * p; then Adam with bias correction, eps added after
-  /// the square root.
+  /// the square root; no update where that sum is 0.
   void (*adamw)(ExecutionContext&, const AdamWStep&, const Tensor& grad, Tensor& p, Tensor& m,
                 Tensor& v);
   /// d = grad + weight_decay * p; buffer = first ? d : momentum * buffer + d; p -= lr * buffer.

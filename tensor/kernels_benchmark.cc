@@ -416,7 +416,7 @@ void AttentionBackward(State& state) {
   Tensor dq = Like(q), dk = Like(k), dv = Like(v);
   const Stopwatch watch;
   for (auto _ : state) {
-    Kernels().attention_backward(TheContext(), g, q, k, v, forward.out, forward.log_sum_exp, true,
+    Kernels().attention_backward(TheContext(), g, q, k, v, forward.out, forward.statistics, true,
                                  0.125, dq, dk, dv);
   }
   const double flops = 2.0 * 5 * 8 * 64 * static_cast<double>(sequence * sequence) / 2;

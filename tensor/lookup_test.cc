@@ -151,7 +151,8 @@ TEST(CheckIndices, NamesTheFirstBadOne) {
 // Per-row loss of logits split over `parts` of the classes, as ranks that share the vocabulary
 // compute it.
 struct SplitLoss {
-  std::vector<double> loss, log_sum_exp;
+  std::vector<double> loss;
+  Tensor max, sum_exp;  // As the backward takes them.
 };
 SplitLoss LossOf(ExecutionContext& context, const Tensor& x, const Tensor& targets,
                  const std::vector<int64_t>& parts) {
@@ -173,10 +174,11 @@ SplitLoss LossOf(ExecutionContext& context, const Tensor& x, const Tensor& targe
   }
   SplitLoss result;
   for (int64_t row = 0; row < rows; ++row) {
-    const double lse = std::log(sum[row]) + max[row];
-    result.log_sum_exp.push_back(lse);
-    result.loss.push_back(Values(targets)[row] == kIgnored ? 0.0 : lse - picked[row]);
+    const bool is_counted = Values(targets)[row] != kIgnored;
+    result.loss.push_back(is_counted ? std::log(sum[row]) - picked[row] : 0.0);
   }
+  result.max = MakeTensor(context, targets.shape(), dtype, max);
+  result.sum_exp = MakeTensor(context, targets.shape(), dtype, sum);
   return result;
 }
 
@@ -215,16 +217,16 @@ TEST(CrossEntropy, BackwardIsTheGradientWhateverTheParts) {
   const Tensor scale = RandomTensor(context, {5}, DType::kF64, 2);
   const auto expected = FiniteDifferences(
       x, [&] { return testing::Dot(LossOf(context, x, targets, {11}).loss, Values(scale)); });
-  const Tensor lse =
-      MakeTensor(context, {5}, DType::kF64, LossOf(context, x, targets, {11}).log_sum_exp);
-  EXPECT_LT(
-      WorstRelative(Values(ops::CrossEntropyBackward(context, x, targets, 0, lse, scale, kIgnored)),
-                    expected),
-      1e-8);
+  const SplitLoss sums = LossOf(context, x, targets, {11});
+  EXPECT_LT(WorstRelative(Values(ops::CrossEntropyBackward(context, x, targets, 0, sums.max,
+                                                           sums.sum_exp, scale, kIgnored)),
+                          expected),
+            1e-8);
   std::vector<double> joined(55);
   for (const auto& [first, part] : {std::pair{0, 4}, std::pair{4, 7}}) {
-    const auto dx = Values(ops::CrossEntropyBackward(context, x.Narrow(1, first, part), targets,
-                                                     first, lse, scale, kIgnored));
+    const auto dx =
+        Values(ops::CrossEntropyBackward(context, x.Narrow(1, first, part), targets, first,
+                                         sums.max, sums.sum_exp, scale, kIgnored));
     for (int row = 0; row < 5; ++row) {
       for (int i = 0; i < part; ++i) joined[row * 11 + first + i] = dx[row * part + i];
     }
@@ -232,13 +234,57 @@ TEST(CrossEntropy, BackwardIsTheGradientWhateverTheParts) {
   EXPECT_LT(WorstRelative(joined, expected), 1e-8);
 }
 
+// Each of four equal logits costs log 4. A log-sum-exp in f32 is rounded to 1/128 at 1e5, and to 8
+// at 1e8; the loss was 0 there and the gradient 1 and 0.
+TEST(CrossEntropy, KeepsDigitsOfLogitsFarFromZero) {
+  ExecutionContext context;
+  const Tensor targets = MakeTensor(context, {2}, DType::kI64, {1, 5});
+  const Tensor scale = MakeTensor(context, {2}, DType::kF32, {1, 0.5});
+  for (const double offset : {0.0, 1e5, -1e5, 1e8, 1e20, -1e20}) {
+    std::vector<double> logits(14, offset);
+    // Steps that f32 has at the offset.
+    const double step = std::fabs(offset) < 1e6 ? 0.25 : std::fabs(offset) < 1e10 ? 8.0 : 0.0;
+    for (int i = 0; i < 14; ++i) logits[i] += step * (i * 5 % 7 - 3);
+    const Tensor x = MakeTensor(context, {2, 7}, DType::kF32, logits);
+    const auto values = Values(x);
+    std::vector<double> loss, dx;
+    for (int row = 0; row < 2; ++row) {
+      const int target = row == 0 ? 1 : 5;
+      double max = -INFINITY, sum = 0;
+      for (int i = 0; i < 7; ++i) max = std::max(max, values[row * 7 + i]);
+      for (int i = 0; i < 7; ++i) sum += std::exp(values[row * 7 + i] - max);
+      loss.push_back(std::log(sum) - (values[row * 7 + target] - max));
+      for (int i = 0; i < 7; ++i) {
+        const double probability = std::exp(values[row * 7 + i] - max) / sum;
+        dx.push_back((probability - (i == target ? 1 : 0)) * (row == 0 ? 1 : 0.5));
+      }
+    }
+    for (const auto& parts : {std::vector<int64_t>{7}, {3, 3, 1}, {4, 3, 0}}) {
+      const SplitLoss actual = LossOf(context, x, targets, parts);
+      EXPECT_LT(WorstRelative(actual.loss, loss), 1e-6) << offset;
+      std::vector<double> joined(14);
+      int64_t first = 0;
+      for (const int64_t part : parts) {
+        const auto local =
+            Values(ops::CrossEntropyBackward(context, x.Narrow(1, first, part), targets, first,
+                                             actual.max, actual.sum_exp, scale, kIgnored));
+        for (int64_t i = 0; i < 2 * part; ++i) joined[i / part * 7 + first + i % part] = local[i];
+        first += part;
+      }
+      EXPECT_LT(WorstRelative(joined, dx), 1e-6) << offset;
+    }
+  }
+}
+
 TEST(CrossEntropy, IgnoredRowsHaveNoGradientEvenIfTheirValuesAreNaN) {
   ExecutionContext context;
   const Tensor x = MakeTensor(context, {2, 3}, DType::kF32, {NAN, 1, 2, 0.5, 1, 2});
   const Tensor targets = MakeTensor(context, {2}, DType::kI64, {kIgnored, 1});
-  const Tensor lse = MakeTensor(context, {2}, DType::kF32, {NAN, 2.0}),
+  const Tensor max = MakeTensor(context, {2}, DType::kF32, {NAN, 1.0}),
+               sum = MakeTensor(context, {2}, DType::kF32, {NAN, std::exp(1.0)}),
                scale = MakeTensor(context, {2}, DType::kF32, {NAN, 1});
-  const auto dx = Values(ops::CrossEntropyBackward(context, x, targets, 0, lse, scale, kIgnored));
+  const auto dx =
+      Values(ops::CrossEntropyBackward(context, x, targets, 0, max, sum, scale, kIgnored));
   EXPECT_EQ(std::vector<double>(dx.begin(), dx.begin() + 3), std::vector<double>(3, 0.0));
   EXPECT_LT(WorstRelative({dx[3], dx[4], dx[5]}, {std::exp(-1.5), std::exp(-1.0) - 1.0, 1.0}),
             1e-6);
@@ -255,10 +301,10 @@ TEST(Lookup, SameBitsForAnyNumberOfThreads) {
     const Tensor targets = MakeTensor(context, {1031}, DType::kI64, RandomIds(1031, 0, 67, 1));
     const Tensor ones = MakeTensor(context, {1031}, DType::kF32, std::vector<double>(1031, 1.0));
     const auto terms = ops::CrossEntropyTerms(context, grad, targets, 0, ones);
-    bits.push_back(
-        Bits(dtable) + Bits(ops::Embedding(context, ids, dtable, 17)) + Bits(terms.sum_exp) +
-        Bits(terms.picked) +
-        Bits(ops::CrossEntropyBackward(context, grad, targets, 0, terms.sum_exp, ones, kIgnored)));
+    bits.push_back(Bits(dtable) + Bits(ops::Embedding(context, ids, dtable, 17)) +
+                   Bits(terms.sum_exp) + Bits(terms.picked) +
+                   Bits(ops::CrossEntropyBackward(context, grad, targets, 0, ones, terms.sum_exp,
+                                                  ones, kIgnored)));
   }
   EXPECT_TRUE(bits[0] == bits[1]);
   EXPECT_TRUE(bits[0] == bits[2]);

@@ -47,6 +47,8 @@ void BinaryInto(ExecutionContext&, BinaryOp, Tensor& a, const Tensor& b);
 void BinaryInto(ExecutionContext&, BinaryOp, Tensor& a, double b);
 Tensor Compare(ExecutionContext&, CompareOp, const Tensor& a, const Tensor& b);
 Tensor Compare(ExecutionContext&, CompareOp, const Tensor& a, double b);
+/// i64 and i32 with any integer, exact: also with one that no double or no i32 holds.
+Tensor CompareInteger(ExecutionContext&, CompareOp, const Tensor& a, int64_t b);
 Tensor Where(ExecutionContext&, const Tensor& cond, const Tensor& a, const Tensor& b);
 void Accumulate(ExecutionContext&, const Tensor& x, Tensor& out);
 Tensor SiluMul(ExecutionContext&, const Tensor& gate, const Tensor& up);
@@ -103,15 +105,15 @@ struct CrossEntropyTermsResult {
 CrossEntropyTermsResult CrossEntropyTerms(ExecutionContext&, const Tensor& x, const Tensor& targets,
                                           int64_t first_class, const Tensor& max);
 Tensor CrossEntropyBackward(ExecutionContext&, const Tensor& x, const Tensor& targets,
-                            int64_t first_class, const Tensor& log_sum_exp, const Tensor& scale,
-                            int64_t ignore_index);
+                            int64_t first_class, const Tensor& max, const Tensor& sum_exp,
+                            const Tensor& scale, int64_t ignore_index);
 
 // ---- attention ----------------------------------------------------------------------------------
 Tensor Rotary(ExecutionContext&, const Tensor& x, const Tensor& cos, const Tensor& sin,
               bool inverse);
 /// `out` has the order of q's strides: a transposed view gives a transposed result.
 struct AttentionResult {
-  Tensor out, log_sum_exp;
+  Tensor out, statistics;  ///< `statistics` is for the backward: see kernel_table.h.
 };
 AttentionResult Attention(ExecutionContext&, const Tensor& q, const Tensor& k, const Tensor& v,
                           bool causal, double scale);
@@ -120,7 +122,7 @@ struct AttentionGradients {
 };
 AttentionGradients AttentionBackward(ExecutionContext&, const Tensor& grad, const Tensor& q,
                                      const Tensor& k, const Tensor& v, const Tensor& out,
-                                     const Tensor& log_sum_exp, bool causal, double scale);
+                                     const Tensor& statistics, bool causal, double scale);
 
 // ---- random numbers -----------------------------------------------------------------------------
 void RandomUniform(ExecutionContext&, RandomKey, const RandomBox&, double low, double high,

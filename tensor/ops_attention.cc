@@ -41,6 +41,9 @@ Tensor WithContiguousRows(ExecutionContext& context, const Tensor& x) {
   return x.dim(-1) <= 1 || x.strides().back() == 1 ? x : Contiguous(context, x);
 }
 
+// The largest score of each query, and its sum of exponentials.
+Dims StatisticsShape(const Tensor& q) { return {q.dim(0), q.dim(1), q.dim(2), 2}; }
+
 }  // namespace
 
 Tensor Rotary(ExecutionContext& context, const Tensor& x, const Tensor& cos, const Tensor& sin,
@@ -67,25 +70,25 @@ AttentionResult Attention(ExecutionContext& context, const Tensor& q, const Tens
   const Tensor queries = WithContiguousRows(context, q);
   AttentionResult result;
   result.out = EmptyInOrderOf(context, queries, q.shape(), q.dtype());
-  result.log_sum_exp = internal::EmptyOn(context, device, internal::WithoutLast(q.shape()),
-                                         internal::AccumulatorDType(q.dtype()));
+  result.statistics =
+      internal::EmptyOn(context, device, StatisticsShape(q), internal::AccumulatorDType(q.dtype()));
   KernelsFor(device).attention(context, queries, WithContiguousRows(context, k),
                                WithContiguousRows(context, v), causal, scale, result.out,
-                               result.log_sum_exp);
+                               result.statistics);
   return result;
 }
 
 AttentionGradients AttentionBackward(ExecutionContext& context, const Tensor& grad, const Tensor& q,
                                      const Tensor& k, const Tensor& v, const Tensor& out,
-                                     const Tensor& log_sum_exp, bool causal, double scale) {
+                                     const Tensor& statistics, bool causal, double scale) {
   const char* op = "attention backward";
-  const Device device = DeviceOf(op, {&grad, &q, &k, &v, &out, &log_sum_exp});
+  const Device device = DeviceOf(op, {&grad, &q, &k, &v, &out, &statistics});
   CheckAttention(op, q, k, v);
   RequireOneFloatingDType(op, {&q, &grad, &out});
   RequireShape(op, "the gradient", grad, q.shape());
   RequireShape(op, "out", out, q.shape());
-  RequireShape(op, "log_sum_exp", log_sum_exp, internal::WithoutLast(q.shape()));
-  RequireDType(op, "log_sum_exp", log_sum_exp, internal::AccumulatorDType(q.dtype()));
+  RequireShape(op, "statistics", statistics, StatisticsShape(q));
+  RequireDType(op, "statistics", statistics, internal::AccumulatorDType(q.dtype()));
   const Tensor rows[] = {WithContiguousRows(context, q), WithContiguousRows(context, k),
                          WithContiguousRows(context, v)};
   AttentionGradients gradients;
@@ -94,7 +97,7 @@ AttentionGradients AttentionBackward(ExecutionContext& context, const Tensor& gr
   gradients.dv = EmptyInOrderOf(context, rows[2], v.shape(), v.dtype());
   KernelsFor(device).attention_backward(context, WithContiguousRows(context, grad), rows[0],
                                         rows[1], rows[2], WithContiguousRows(context, out),
-                                        log_sum_exp, causal, scale, gradients.dq, gradients.dk,
+                                        statistics, causal, scale, gradients.dq, gradients.dk,
                                         gradients.dv);
   return gradients;
 }

@@ -251,5 +251,33 @@ TEST(Where, Selects) {
   EXPECT_EQ(Values(ops::Where(context, never, nan, x)), Values(x));
 }
 
+TEST(CompareInteger, IsExactAndTakesEveryInteger) {
+  ExecutionContext context;
+  constexpr int64_t kOdd = 9007199254740993;  // No double.
+  const Tensor x = Tensor::FromValues<int64_t>(context, {3}, {kOdd - 1, kOdd, kOdd + 1});
+  const auto compare = [&](CompareOp op, const Tensor& a, int64_t b) {
+    return ops::CompareInteger(context, op, a, b).ToVector<bool>();
+  };
+  using Bools = std::vector<bool>;
+  EXPECT_EQ(compare(CompareOp::kEqual, x, kOdd), Bools({false, true, false}));
+  EXPECT_EQ(compare(CompareOp::kNotEqual, x, kOdd), Bools({true, false, true}));
+  EXPECT_EQ(compare(CompareOp::kLess, x, kOdd), Bools({true, false, false}));
+  EXPECT_EQ(compare(CompareOp::kGreaterEqual, x, kOdd), Bools({false, true, true}));
+  const Tensor small = Tensor::FromValues<int32_t>(context, {2}, {-100, 7});
+  EXPECT_EQ(compare(CompareOp::kNotEqual, small, -100), Bools({false, true}));
+  for (const int64_t b : {int64_t{1} << 40, (int64_t{1} << 32) - 100}) {  // -100 and 7 if cut.
+    EXPECT_EQ(compare(CompareOp::kEqual, small, b), Bools({false, false}));
+    EXPECT_EQ(compare(CompareOp::kNotEqual, small, b), Bools({true, true}));
+    EXPECT_EQ(compare(CompareOp::kLessEqual, small, b), Bools({true, true}));
+    EXPECT_EQ(compare(CompareOp::kGreater, small, b), Bools({false, false}));
+    EXPECT_EQ(compare(CompareOp::kLess, small, -b), Bools({false, false}));
+    EXPECT_EQ(compare(CompareOp::kGreaterEqual, small, -b), Bools({true, true}));
+  }
+  EXPECT_EQ(Catch([&] {
+              compare(CompareOp::kLess, RandomTensor(context, {2}, DType::kF32, 1), 3);
+            }).message(),
+            "less: expected a tensor of integers, got f32[2]");
+}
+
 }  // namespace
 }  // namespace shardmesh

@@ -92,13 +92,13 @@ CrossEntropyTermsResult CrossEntropyTerms(ExecutionContext& context, const Tenso
 }
 
 Tensor CrossEntropyBackward(ExecutionContext& context, const Tensor& x, const Tensor& targets,
-                            int64_t first_class, const Tensor& log_sum_exp, const Tensor& scale,
-                            int64_t ignore_index) {
+                            int64_t first_class, const Tensor& max, const Tensor& sum_exp,
+                            const Tensor& scale, int64_t ignore_index) {
   const char* op = "cross_entropy backward";
-  const Device device = DeviceOf(op, {&x, &targets, &log_sum_exp, &scale});
-  CheckCrossEntropy(op, x, targets, {{"log_sum_exp", &log_sum_exp}, {"scale", &scale}});
+  const Device device = DeviceOf(op, {&x, &targets, &max, &sum_exp, &scale});
+  CheckCrossEntropy(op, x, targets, {{"max", &max}, {"sum_exp", &sum_exp}, {"scale", &scale}});
   Tensor dx = EmptyOn(context, device, x.shape(), x.dtype());
-  KernelsFor(device).cross_entropy_backward(context, x, targets, first_class, log_sum_exp, scale,
+  KernelsFor(device).cross_entropy_backward(context, x, targets, first_class, max, sum_exp, scale,
                                             ignore_index, dx);
   return dx;
 }

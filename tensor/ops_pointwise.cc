@@ -2,6 +2,8 @@
 //
 // Elementwise ops: broadcasting, dtypes, in-place writes.
 
+#include <limits>
+
 #include "shardmesh/base/error.h"
 #include "shardmesh/tensor/internal/operands.h"
 #include "shardmesh/tensor/internal/writes.h"
@@ -139,6 +141,25 @@ Tensor Compare(ExecutionContext& context, CompareOp op, const Tensor& a, double 
   internal::RequireRepresentable(name, a.dtype(), b);
   Tensor out = EmptyOn(context, device, a.shape(), DType::kBool);
   KernelsFor(device).compare_scalar(context, op, a, b, out);
+  return out;
+}
+
+Tensor CompareInteger(ExecutionContext& context, CompareOp op, const Tensor& a, int64_t b) {
+  const char* name = Name(op).data();
+  const Device device = DeviceOf(name, {&a});
+  if (a.dtype() != DType::kI64 && a.dtype() != DType::kI32)
+    ThrowInvalid(name, ": expected a tensor of integers, got ", a.ToString());
+  Tensor out = EmptyOn(context, device, a.shape(), DType::kBool);
+  using I32 = std::numeric_limits<int32_t>;
+  if (a.dtype() == DType::kI64 || (I32::min() <= b && b <= I32::max())) {
+    KernelsFor(device).compare_integer(context, op, a, b, out);
+    return out;
+  }
+  const bool greater = b < 0;  // Every element than b; else every one is less.
+  const bool result = op == CompareOp::kNotEqual ||
+                      (greater ? op == CompareOp::kGreater || op == CompareOp::kGreaterEqual
+                               : op == CompareOp::kLess || op == CompareOp::kLessEqual);
+  KernelsFor(device).fill(context, result ? 1.0 : 0.0, out);
   return out;
 }
 

@@ -104,7 +104,8 @@ std::vector<Tensor> Split(const Tensor& x, std::span<const int64_t> sizes, int d
   int64_t total = 0;
   for (const int64_t size : sizes) {
     if (size < 0) ThrowInvalid("split: negative size ", size);
-    total += size;
+    if (__builtin_add_overflow(total, size, &total))
+      ThrowInvalid("split: size ", size, " is more than dim ", dim, " of ", x.ToString(), " has");
   }
   if (total != x.dim(dim)) {
     ThrowInvalid("split: sizes add up to ", total, ", dim ", dim, " of ", x.ToString(),

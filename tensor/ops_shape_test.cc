@@ -226,5 +226,15 @@ TEST(Shape, MetaGivesMeta) {
   EXPECT_TRUE(ops::Full(meta, {3}, DType::kF32, 1.0).device().IsMeta());
 }
 
+// Their sum overflowed, and was the extent of the dim.
+TEST(Split, SizesWhoseSumOverflowsAreRefused) {
+  ExecutionContext context;
+  const Tensor x = RandomTensor(context, {3, 5}, DType::kF32, 1);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const std::vector<int64_t> sizes = {kMost, kMost, 7};
+  EXPECT_EQ(Catch([&] { ops::Split(x, sizes, 1); }).message(),
+            "split: size 9223372036854775807 is more than dim 1 of f32[3,5] has");
+}
+
 }  // namespace
 }  // namespace shardmesh

@@ -64,6 +64,21 @@ TEST(AdamW, AddsEpsAfterTheSquareRoot) {
   EXPECT_NEAR(Values(p)[0], -0.03 / 2, 1e-12);
 }
 
+// 0 / 0 was NaN for a parameter whose gradients are all 0, and m / 0 inf where g^2 vanishes.
+TEST(AdamW, WithoutEpsDoesNotUpdateWhereNoGradientWas) {
+  ExecutionContext context;
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    Tensor p = MakeTensor(context, {3}, dtype, {1.5, -2, 3}), m = ops::Zeros(context, {3}, dtype),
+           v = ops::Zeros(context, {3}, dtype);
+    AdamWStep options = kOptions;
+    options.eps = 0, options.weight_decay = 0, options.lr = 0.25;
+    ops::AdamW(context, options, MakeTensor(context, {3}, dtype, {0, 2, 1e-300}), p, m, v);
+    EXPECT_EQ(Values(p)[0], 1.5);
+    EXPECT_NEAR(Values(p)[1], -2.25, 1e-6);
+    EXPECT_EQ(Values(p)[2], 3);
+  }
+}
+
 TEST(AdamW, KeepsUpdatesBelowTheStepOfBF16) {
   ExecutionContext context;
   Tensor p = MakeTensor(context, {1}, DType::kF32, {1.0}),

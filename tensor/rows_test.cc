@@ -31,7 +31,7 @@ double Tolerance(DType dtype) {
                                 : 8e-3;
 }
 
-// ---- references, in double, over [rows, n] ------------------------------------------------------
+// ---- references, in double or wider, over [rows, n] ---------------------------------------------
 
 std::vector<double> SoftmaxReference(const std::vector<double>& x, int64_t n, bool log) {
   std::vector<double> y(x.size());
@@ -47,6 +47,17 @@ std::vector<double> SoftmaxReference(const std::vector<double>& x, int64_t n, bo
   return y;
 }
 
+// Of elements [begin, begin + n) from their mean, or from 0.
+std::vector<long double> Deviations(const std::vector<double>& x, size_t begin, size_t n,
+                                    bool from_mean) {
+  std::vector<long double> result(x.begin() + begin, x.begin() + begin + n);
+  if (!from_mean) return result;
+  long double mean = 0;  // Of the differences to the first, which are exact.
+  for (long double& value : result) mean += (value -= x[begin]) / n;
+  for (long double& value : result) value -= mean;
+  return result;
+}
+
 struct NormReference {
   std::vector<double> y, mean, inv;
 };
@@ -57,16 +68,16 @@ NormReference Norm(const std::vector<double>& x, const std::vector<double>& w,
   const size_t n = w.size();
   NormReference result;
   for (size_t begin = 0; begin < x.size(); begin += n) {
-    double mean = 0.0, square = 0.0;
-    for (size_t i = 0; i < n; ++i) mean += x[begin + i] / n;
-    if (!centered) mean = 0.0;
-    for (size_t i = 0; i < n; ++i) square += (x[begin + i] - mean) * (x[begin + i] - mean) / n;
-    const double inv = 1.0 / std::sqrt(square + eps);
+    const std::vector<long double> deviations = Deviations(x, begin, n, centered);
+    long double square = 0;
+    for (const long double d : deviations) square += d * d / n;
+    const long double inv = 1 / std::sqrt(square + eps);
     for (size_t i = 0; i < n; ++i) {
-      result.y.push_back((x[begin + i] - mean) * inv * w[i] + (b.empty() ? 0.0 : b[i]));
+      result.y.push_back(
+          static_cast<double>(deviations[i] * inv * w[i] + (b.empty() ? 0.0 : b[i])));
     }
-    result.mean.push_back(mean);
-    result.inv.push_back(inv);
+    result.mean.push_back(static_cast<double>(x[begin] - deviations[0]));
+    result.inv.push_back(static_cast<double>(inv));
   }
   return result;
 }
@@ -261,6 +272,148 @@ TEST(Norms, GradientsOfNarrowWeightsAddUpInF32) {
     Tensor none, dw = Tensor::Empty(context, {1}, dtype);
     ops::RmsNormBackward(context, grad, x, w, inv, none, /*accumulate_dw=*/false, dw);
     EXPECT_EQ(Values(dw), std::vector<double>{2.0});
+  }
+}
+
+// Rows of `n` values (i * 5 % n - 2) * step + offset, rounded to `dtype`.
+Tensor FarRows(ExecutionContext& context, DType dtype, int64_t n, double offset, double step) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < 2 * n; ++i) values.push_back(((i * 5 + i / n) % n - 2.0) * step + offset);
+  return MakeTensor(context, {2, n}, dtype, values);
+}
+
+// d sum(grad * norm(x)) / dx, in long double by the formula.
+std::vector<double> NormGradient(const Tensor& x_tensor, const Tensor& w_tensor,
+                                 const Tensor& grad_tensor, double eps, bool centered) {
+  const auto x = Values(x_tensor), w = Values(w_tensor), grad = Values(grad_tensor);
+  const size_t n = w.size();
+  std::vector<double> dx;
+  for (size_t begin = 0; begin < x.size(); begin += n) {
+    const std::vector<long double> deviations = Deviations(x, begin, n, centered);
+    long double square = 0, mean_gw = 0, slope = 0;
+    for (const long double d : deviations) square += d * d / n;
+    const long double inv = 1 / std::sqrt(square + eps);
+    for (size_t i = 0; i < n; ++i) {
+      const long double gw = static_cast<long double>(grad[begin + i]) * w[i] / n;
+      if (centered) mean_gw += gw;
+      slope += gw * (deviations[i] * inv);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const long double h = deviations[i] * inv;
+      dx.push_back(static_cast<double>(
+          inv * (static_cast<long double>(grad[begin + i]) * w[i] - mean_gw - h * slope)));
+    }
+  }
+  return dx;
+}
+
+struct FarCase {
+  double offset, step, eps;
+};
+
+void ExpectNormsOf(DType dtype, const FarCase& c, bool centered) {
+  ExecutionContext context;
+  for (const int64_t n : {4, 7, 67}) {
+    const Tensor x = FarRows(context, dtype, n, c.offset, c.step);
+    const Tensor w = RandomTensor(context, {n}, dtype, 2),
+                 grad = RandomTensor(context, {2, n}, dtype, 3);
+    const auto result = centered ? ops::LayerNorm(context, x, w, Tensor(), c.eps)
+                                 : ops::RmsNorm(context, x, w, c.eps);
+    const double tolerance = dtype == DType::kF32 ? 4e-6 : 1e-13;
+    // f32 values are exact in the reference; f64 ones stay where its squares do not overflow.
+    const auto expected = Norm(Values(x), Values(w), {}, c.eps, centered).y;
+    const auto place = [&] {
+      return std::string(Name(dtype)) + (centered ? " layer " : " rms ") +
+             std::to_string(c.offset) + " + " + std::to_string(c.step) + " n " + std::to_string(n);
+    };
+    EXPECT_LT(WorstRelative(Values(result.y), expected), tolerance) << place();
+    Tensor dx = Tensor::Empty(context, x.shape(), dtype), none;
+    Tensor dw = Tensor::Empty(context, w.shape(), dtype);
+    if (centered) {
+      ops::LayerNormBackward(context, grad, x, w, result.mean, result.inv_std, dx, false, dw, none);
+    } else {
+      ops::RmsNormBackward(context, grad, x, w, result.inv_std, dx, false, dw);
+    }
+    EXPECT_LT(WorstRelative(Values(dx), NormGradient(x, w, grad, c.eps, centered)), 4 * tolerance)
+        << place();
+    std::vector<double> expected_dw(n, 0.0);
+    for (int64_t i = 0; i < 2 * n; ++i)
+      expected_dw[i % n] += Values(grad)[i] * (expected[i] / Values(w)[i % n]);
+    EXPECT_LT(WorstRelative(Values(dw), expected_dw), 4 * tolerance) << place();
+  }
+}
+
+// Rows far from 0 came out 6 % wrong, rows of 1e20 as zeros, and rows of 1e-30 without eps as inf.
+TEST(Norms, KeepDigitsOfRowsFarFromZeroAndOfAnySize) {
+  for (const FarCase& c : {FarCase{1e4, 1e-3, 1e-12},
+                           {1e5, 0.25, 1e-5},
+                           {-1e8, 8, 1e-5},
+                           {1e8, 64, 1e-5},
+                           {0, 1e20, 1e-5},
+                           {1e20, 1e18, 1e-5},
+                           {0, 1e-20, 0},
+                           {0, 1e-30, 0},
+                           {1e-30, 1e-31, 1e-5},
+                           {3e36, 1e36, 1e-5},
+                           {0, 1e-12, 1e-30}}) {
+    ExpectNormsOf(DType::kF32, c, /*centered=*/true);
+    ExpectNormsOf(DType::kF32, c, /*centered=*/false);
+  }
+  for (const FarCase& c : {FarCase{1e8, 1e-3, 1e-12}, {0, 1e150, 1e-5}, {0, 1e-140, 0}}) {
+    ExpectNormsOf(DType::kF64, c, /*centered=*/true);
+    ExpectNormsOf(DType::kF64, c, /*centered=*/false);
+  }
+}
+
+// Beyond what squares of doubles hold, by what a row of another size gives.
+TEST(Norms, OfF64RowsBeyondTheRangeOfSquares) {
+  ExecutionContext context;
+  const Tensor w = RandomTensor(context, {7}, DType::kF64, 2);
+  const Tensor near = FarRows(context, DType::kF64, 7, 0.5, 1);
+  for (const int exponent : {1000, -1000}) {
+    std::vector<double> scaled = Values(near);
+    for (double& value : scaled) value = std::ldexp(value, exponent);
+    const Tensor far = MakeTensor(context, {2, 7}, DType::kF64, scaled);
+    EXPECT_LT(WorstRelative(Values(ops::RmsNorm(context, far, w, 0).y),
+                            Values(ops::RmsNorm(context, near, w, 0).y)),
+              1e-15);
+    EXPECT_LT(WorstRelative(Values(ops::LayerNorm(context, far, w, w, 0).y),
+                            Values(ops::LayerNorm(context, near, w, w, 0).y)),
+              1e-15);
+    // Where eps counts, a tiny row is x / sqrt(eps).
+    if (exponent < 0) {
+      std::vector<double> expected;
+      for (int i = 0; i < 14; ++i) expected.push_back(scaled[i] / 0.5 * Values(w)[i % 7]);
+      EXPECT_LT(WorstRelative(Values(ops::RmsNorm(context, far, w, 0.25).y), expected), 1e-15);
+    }
+  }
+  const Tensor zeros = MakeTensor(context, {1, 7}, DType::kF64, std::vector<double>(7, 0.0));
+  EXPECT_EQ(Values(ops::RmsNorm(context, zeros, w, 1e-6).y), std::vector<double>(7, 0.0));
+  EXPECT_EQ(Values(ops::LayerNorm(context, zeros, w, w, 1e-6).y), Values(w));
+}
+
+// The gradient of softmax does not change if all of its upstream gradient moves.
+TEST(Softmax, KeepsDigitsOfValuesAndGradientsFarFromZero) {
+  ExecutionContext context;
+  const int64_t n = 7;
+  for (const double offset : {1e5, -1e8}) {
+    const double step = offset > 0 ? 0.25 : 8;
+    const Tensor x = FarRows(context, DType::kF32, n, offset, step),
+                 grad = FarRows(context, DType::kF32, n, -offset, step);
+    for (const bool log : {false, true}) {
+      const Tensor y = ops::Softmax(context, x, -1, log);
+      EXPECT_LT(WorstRelative(Values(y), SoftmaxReference(Values(x), n, log)), 1e-6);
+    }
+    const Tensor y = ops::Softmax(context, x, -1);
+    const auto ys = SoftmaxReference(Values(x), n, false), gs = Values(grad);
+    std::vector<double> expected;
+    for (int64_t row = 0; row < 2; ++row) {
+      double sum = 0;
+      for (int64_t i = 0; i < n; ++i) sum += ys[row * n + i] * (gs[row * n + i] + offset);
+      for (int64_t i = 0; i < n; ++i)
+        expected.push_back(ys[row * n + i] * (gs[row * n + i] + offset - sum));
+    }
+    EXPECT_LT(WorstRelative(Values(ops::SoftmaxBackward(context, grad, y, -1)), expected), 4e-6);
   }
 }
 

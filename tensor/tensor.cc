@@ -192,7 +192,22 @@ std::vector<T> Tensor::ToVector() const {
 double Tensor::Item() const {
   if (NumElements() != 1)
     ThrowInvalid("Tensor::Item: ", ToString(), " has ", NumElements(), " elements, not one");
-  return VisitDType(dtype_, [&]<typename T>() { return ConvertTo<double>(*data<T>()); });
+  const double value =
+      VisitDType(dtype_, [&]<typename T>() { return ConvertTo<double>(*data<T>()); });
+  const bool is_exact =
+      dtype_ != DType::kI64 || (value < 0x1p63 && static_cast<int64_t>(value) == *data<int64_t>());
+  if (!is_exact) {
+    Throw(absl::StatusCode::kOutOfRange, "Tensor::Item: ", *data<int64_t>(),
+          " is no double; use IntegerItem");
+  }
+  return value;
+}
+
+int64_t Tensor::IntegerItem() const {
+  if (NumElements() != 1)
+    ThrowInvalid("Tensor::IntegerItem: ", ToString(), " has ", NumElements(), " elements, not one");
+  if (IsFloating(dtype_)) ThrowInvalid("Tensor::IntegerItem: ", ToString(), " is not of integers");
+  return VisitDType(dtype_, [&]<typename T>() { return ConvertTo<int64_t>(*data<T>()); });
 }
 
 Tensor Tensor::Transpose(int dim0, int dim1) const {

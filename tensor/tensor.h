@@ -82,8 +82,11 @@ class Tensor {
   /// All elements in row-major order, converted to T. For tests, printing and small host-side work.
   template <typename T>
   std::vector<T> ToVector() const;
-  /// The only element. Throws Error(kInvalidArgument) if there is not exactly one.
+  /// The only element. Throws Error(kInvalidArgument) if there is not exactly one, and
+  /// Error(kOutOfRange) for an i64 that no double holds.
   double Item() const;
+  /// As Item, of an integer dtype or bool, exact. Throws Error(kInvalidArgument) for other dtypes.
+  int64_t IntegerItem() const;
 
   // Views: they alias this tensor. Errors throw Error(kInvalidArgument) naming the shape and the
   // arguments.

@@ -91,6 +91,19 @@ TEST(Tensor, ItemIsTheOnlyElement) {
   ExecutionContext context;
   EXPECT_EQ(Tensor::FromValues(context, {}, {-2.5}).Item(), -2.5);
   EXPECT_EQ(IotaTensor(context, {3, 5}).Narrow(0, 1, 1).Narrow(1, 2, 1).Item(), 7);
+  EXPECT_EQ(Tensor::FromValues<bool>(context, {}, {true}).IntegerItem(), 1);
+  EXPECT_EQ(Tensor::FromValues<int32_t>(context, {1}, {-7}).IntegerItem(), -7);
+  for (const int64_t value : {int64_t{9007199254740993}, std::numeric_limits<int64_t>::max(),
+                              -int64_t{9007199254740993}}) {
+    const Tensor x = Tensor::FromValues<int64_t>(context, {1, 1}, {value});
+    EXPECT_EQ(x.IntegerItem(), value);
+    EXPECT_EQ(ErrorOf([&] { x.Item(); }),
+              "Tensor::Item: " + std::to_string(value) + " is no double; use IntegerItem");
+  }
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  EXPECT_EQ(Tensor::FromValues<int64_t>(context, {}, {kLeast}).Item(), -0x1p63);
+  EXPECT_EQ(ErrorOf([&] { IotaTensor(context, {1}).IntegerItem(); }),
+            "Tensor::IntegerItem: f32[1] is not of integers");
   EXPECT_EQ(ErrorOf([&] { IotaTensor(context, {3}).Item(); }),
             "Tensor::Item: f32[3] has 3 elements, not one");
 }

@@ -2,7 +2,8 @@
 //
 // Rotary embedding, and attention by blocks of queries and keys: scores of one block at a time,
 // with a running maximum and sum, so that memory is linear in sequence length. The backward
-// computes the blocks again from log_sum_exp.
+// computes the blocks again from the two, which stay apart: their logarithm would be rounded at the
+// size of the largest score.
 //
 // Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et
 // al., "FlashAttention", 2022.
@@ -70,12 +71,12 @@ bool IsDirect(int64_t stride, int64_t cols) {
 
 /// For reading: the rows themselves if they have the accumulator's type, else a copy in scratch.
 template <typename T>
-Rows<const Accumulator<T>> Readable(const Rows<T>& x, int64_t rows, int64_t cols, int slot,
-                                    bool in_place = true) {
+Rows<const Accumulator<T>> Readable(const Rows<T>& x, int64_t rows, int64_t cols, Scratch& scratch,
+                                    int slot, bool in_place = true) {
   if constexpr (std::is_same_v<T, Accumulator<T>>) {
     if (in_place) return {x.data, x.stride};
   }
-  auto* copy = Scratch<Accumulator<T>>(slot, rows * cols);
+  auto* copy = scratch.Get<Accumulator<T>>(slot, rows * cols);
   for (int64_t row = 0; row < rows; ++row) {
     cpu::ConvertStrided<Accumulator<T>, T>(x.data + row * x.stride, 1, copy + row * cols, 1, cols);
   }
@@ -84,12 +85,12 @@ Rows<const Accumulator<T>> Readable(const Rows<T>& x, int64_t rows, int64_t cols
 
 /// For writing: the rows themselves or scratch, which Store copies to them.
 template <typename T>
-Rows<Accumulator<T>> Writable(const Rows<T>& x, int64_t rows, int64_t cols, int slot,
-                              bool in_place = true) {
+Rows<Accumulator<T>> Writable(const Rows<T>& x, int64_t rows, int64_t cols, Scratch& scratch,
+                              int slot, bool in_place = true) {
   if constexpr (std::is_same_v<T, Accumulator<T>>) {
     if (in_place) return x;
   }
-  return {Scratch<Accumulator<T>>(slot, rows * cols), cols};
+  return {scratch.Get<Accumulator<T>>(slot, rows * cols), cols};
 }
 template <typename T>
 void Store(const Rows<Accumulator<T>>& from, int64_t rows, int64_t cols, const Rows<T>& to) {
@@ -113,10 +114,12 @@ void Rotary(ExecutionContext& context, const Tensor& x, const Tensor& cos, const
     using A = Accumulator<T>;
     cpu::ForRowTiles(
         context, x.dim(0) * heads, cpu::RowsPerTile(rows * d), [&](int64_t begin, int64_t end) {
+          Scratch scratch(context);
           for (int64_t index = begin; index < end; ++index) {
             const Rows<T> to = HeadOf<T>(out, index / heads, index % heads);
-            const auto from = Readable(HeadOf<T>(x, index / heads, index % heads), rows, d, kQ);
-            const auto turned = Writable(to, rows, d, kOut);
+            const auto from =
+                Readable(HeadOf<T>(x, index / heads, index % heads), rows, d, scratch, kQ);
+            const auto turned = Writable(to, rows, d, scratch, kOut);
             RunForIsa<RotaryRows<A>>(from.data, from.stride, static_cast<const A*>(cos.data<A>()),
                                      static_cast<const A*>(sin.data<A>()), inverse ? A{-1} : A{1},
                                      turned.data, turned.stride, rows, half);
@@ -211,16 +214,37 @@ struct SoftmaxBlock {
   }
 };
 
-/// out /= sum, log_sum_exp = max + log(sum). A row that saw no key is 0 with -inf.
+/// The statistics of rows: the maximum of a row's scores and the sum of exp(score - maximum), side
+/// by side.
+template <typename A>
+struct RowStatistics {
+  A* data;
+  int64_t stride;
+  SHARDMESH_ALWAYS_INLINE A& max(int64_t row) const { return data[row * stride]; }
+  SHARDMESH_ALWAYS_INLINE A& sum(int64_t row) const { return data[row * stride + 1]; }
+  /// 0 for a row that saw no key.
+  SHARDMESH_ALWAYS_INLINE A inverse_sum(int64_t row) const {
+    return sum(row) == A{0} ? A{0} : A{1} / sum(row);
+  }
+  RowStatistics From(int64_t row) const { return {data + row * stride, stride}; }
+};
+
+template <typename A>
+RowStatistics<A> StatisticsOf(const Tensor& statistics, int64_t batch, int64_t head) {
+  const Rows<A> rows = HeadOf<A>(statistics, batch, head);
+  return {rows.data, rows.stride};
+}
+
+/// out /= sum. A row that saw no key is 0.
 template <typename A>
 struct FinishBlock {
   static SHARDMESH_ALWAYS_INLINE void Run(const A* max, const A* sum, A* out, int64_t out_stride,
-                                          A* log_sum_exp, int64_t log_stride, int64_t rows,
-                                          int64_t d) {
+                                          RowStatistics<A> statistics, int64_t rows, int64_t d) {
     for (int64_t row = 0; row < rows; ++row) {
-      const A inverse = sum[row] == A{0} ? A{0} : A{1} / sum[row];
+      statistics.max(row) = max[row];
+      statistics.sum(row) = sum[row];
+      const A inverse = statistics.inverse_sum(row);
       for (int64_t i = 0; i < d; ++i) out[row * out_stride + i] *= inverse;
-      log_sum_exp[row * log_stride] = max[row] + std::log(sum[row]);
     }
   }
 };
@@ -228,13 +252,13 @@ struct FinishBlock {
 /// Queries [first, first + rows) of one head.
 template <typename T>
 void AttendBlock(const Problem& problem, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T> out,
-                 Accumulator<T>* log_sum_exp, int64_t log_stride, double scale, int64_t first,
-                 int64_t rows) {
+                 RowStatistics<Accumulator<T>> statistics, double scale, int64_t first,
+                 int64_t rows, Scratch& scratch) {
   using A = Accumulator<T>;
   const int64_t d = problem.d;
-  const auto queries = Readable(q, rows, d, kQ, IsDirect(q.stride, d));
-  const auto sums = Writable(out, rows, d, kOut, IsDirect(out.stride, d));
-  A* max = Scratch<A>(kStatistics, 2 * rows);
+  const auto queries = Readable(q, rows, d, scratch, kQ, IsDirect(q.stride, d));
+  const auto sums = Writable(out, rows, d, scratch, kOut, IsDirect(out.stride, d));
+  A* max = scratch.Get<A>(kStatistics, 2 * rows);
   A* sum = max + rows;
   const int64_t visible = problem.Visible(first + rows - 1);
   if (visible == 0) {
@@ -244,12 +268,12 @@ void AttendBlock(const Problem& problem, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T
   }
   for (int64_t key = 0; key < visible; key += kKeys) {
     const int64_t n = std::min(kKeys, visible - key);
-    const auto keys =
-        Readable(Rows<T>{k.data + key * k.stride, k.stride}, n, d, kK, IsDirect(k.stride, d));
-    const auto values =
-        Readable(Rows<T>{v.data + key * v.stride, v.stride}, n, d, kV, IsDirect(v.stride, d));
+    const auto keys = Readable(Rows<T>{k.data + key * k.stride, k.stride}, n, d, scratch, kK,
+                               IsDirect(k.stride, d));
+    const auto values = Readable(Rows<T>{v.data + key * v.stride, v.stride}, n, d, scratch, kV,
+                                 IsDirect(v.stride, d));
     const Mask mask = MaskOf(problem, first, key, n);
-    A* scores = Scratch<A>(kScores, rows * mask.stride);
+    A* scores = scratch.Get<A>(kScores, rows * mask.stride);
     Gemm(rows, n, d, static_cast<A>(scale), MatrixView<A>{queries.data, queries.stride, 1},
          MatrixView<A>{keys.data, 1, keys.stride}, /*accumulate=*/false, scores, mask.stride);
     RunForIsa<SoftmaxBlock<A>>(scores, rows, mask, key == 0, max, sum, sums.data, sums.stride, d);
@@ -258,12 +282,12 @@ void AttendBlock(const Problem& problem, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T
          /*accumulate=*/key > 0, sums.data, sums.stride);
   }
   RunForIsa<FinishBlock<A>>(static_cast<const A*>(max), static_cast<const A*>(sum), sums.data,
-                            sums.stride, log_sum_exp, log_stride, rows, d);
+                            sums.stride, statistics, rows, d);
   Store<T>(sums, rows, d, out);
 }
 
 void Attention(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
-               bool causal, double scale, Tensor& out, Tensor& log_sum_exp) {
+               bool causal, double scale, Tensor& out, Tensor& statistics) {
   cpu::PrepareBlas();
   const Problem problem(q, k, causal);
   if (q.NumElements() == 0) return;
@@ -276,11 +300,12 @@ void Attention(ExecutionContext& context, const Tensor& q, const Tensor& k, cons
       const auto from = [&](Rows<T> rows) {
         return Rows<T>{rows.data + first * rows.stride, rows.stride};
       };
-      const auto logs = HeadOf<A>(log_sum_exp, batch, head);
+      const RowStatistics<A> of_head = StatisticsOf<A>(statistics, batch, head);
+      Scratch scratch(context);
       AttendBlock<T>(problem, from(HeadOf<T>(q, batch, head)), HeadOf<T>(k, batch, key_head),
                      HeadOf<T>(v, batch, key_head), from(HeadOf<T>(out, batch, head)),
-                     logs.data + first * logs.stride, logs.stride, scale, first,
-                     std::min(kQueries, problem.queries - first));
+                     of_head.From(first), scale, first, std::min(kQueries, problem.queries - first),
+                     scratch);
     });
   });
 }
@@ -298,13 +323,16 @@ struct RowDots {
   }
 };
 
-/// Scores become weights exp(score - log_sum_exp).
+/// Scores become weights exp(score - max) / sum.
 template <typename A>
 struct WeightsBlock {
-  static SHARDMESH_ALWAYS_INLINE void Run(A* scores, int64_t rows, Mask mask, const A* log_sum_exp,
-                                          int64_t log_stride) {
+  static SHARDMESH_ALWAYS_INLINE void Run(A* scores, int64_t rows, Mask mask,
+                                          RowStatistics<A> statistics) {
     for (int64_t row = 0; row < rows; ++row) {
-      Exponentials(scores + row * mask.stride, mask.Seen(row), log_sum_exp[row * log_stride], mask);
+      A* s = scores + row * mask.stride;
+      Exponentials(s, mask.Seen(row), statistics.max(row), mask);
+      const A inverse = statistics.inverse_sum(row);
+      for (int64_t i = 0; i < mask.stride; ++i) s[i] *= inverse;
     }
   }
 };
@@ -332,16 +360,16 @@ struct KeyHead {
 /// Queries [first, first + rows) of one head: writes their dq and adds to dk and dv.
 template <typename T>
 void AttendBlockBackward(const Problem& problem, Rows<T> grad, Rows<T> q, Rows<T> out,
-                         const Accumulator<T>* log_sum_exp, int64_t log_stride, double scale,
-                         int64_t first, int64_t rows, const KeyHead<Accumulator<T>>& key_head,
-                         Rows<T> dq) {
+                         RowStatistics<Accumulator<T>> statistics, double scale, int64_t first,
+                         int64_t rows, const KeyHead<Accumulator<T>>& key_head, Rows<T> dq,
+                         Scratch& scratch) {
   using A = Accumulator<T>;
   const int64_t d = problem.d;
-  const auto queries = Readable(q, rows, d, kQ, IsDirect(q.stride, d));
-  const auto grads = Readable(grad, rows, d, kGrad, IsDirect(grad.stride, d));
-  const auto outs = Readable(out, rows, d, kOut);
-  const auto dqs = Writable(dq, rows, d, kSumQ, IsDirect(dq.stride, d));
-  A* dot = Scratch<A>(kStatistics, rows);
+  const auto queries = Readable(q, rows, d, scratch, kQ, IsDirect(q.stride, d));
+  const auto grads = Readable(grad, rows, d, scratch, kGrad, IsDirect(grad.stride, d));
+  const auto outs = Readable(out, rows, d, scratch, kOut);
+  const auto dqs = Writable(dq, rows, d, scratch, kSumQ, IsDirect(dq.stride, d));
+  A* dot = scratch.Get<A>(kStatistics, rows);
   RunForIsa<RowDots<A>>(grads.data, grads.stride, outs.data, outs.stride, dot, rows, d);
   const int64_t visible = problem.Visible(first + rows - 1);
   if (visible == 0) SetToZero(dqs, rows, d);
@@ -352,11 +380,11 @@ void AttendBlockBackward(const Problem& problem, Rows<T> grad, Rows<T> q, Rows<T
     const MatrixView<A> keys{key_head.k.data + key * key_head.k.stride, key_head.k.stride, 1};
     const MatrixView<A> values{key_head.v.data + key * key_head.v.stride, key_head.v.stride, 1};
     const Mask mask = MaskOf(problem, first, key, n);
-    A* scores = Scratch<A>(kScores, rows * mask.stride);
-    A* grad_scores = Scratch<A>(kGradScores, rows * mask.stride);
+    A* scores = scratch.Get<A>(kScores, rows * mask.stride);
+    A* grad_scores = scratch.Get<A>(kGradScores, rows * mask.stride);
     Gemm(rows, n, d, static_cast<A>(scale), query_view, keys.Transposed(), /*accumulate=*/false,
          scores, mask.stride);
-    RunForIsa<WeightsBlock<A>>(scores, rows, mask, log_sum_exp, log_stride);
+    RunForIsa<WeightsBlock<A>>(scores, rows, mask, statistics);
     const MatrixView<A> weights{scores, mask.stride, 1}, grad_products{grad_scores, mask.stride, 1};
     Gemm(n, d, rows, A{1}, weights.Transposed(), grad_view, /*accumulate=*/true,
          key_head.dv.data + key * key_head.dv.stride, key_head.dv.stride);
@@ -375,7 +403,7 @@ void AttendBlockBackward(const Problem& problem, Rows<T> grad, Rows<T> q, Rows<T
 /// threads.
 void AttentionBackward(ExecutionContext& context, const Tensor& grad, const Tensor& q,
                        const Tensor& k, const Tensor& v, const Tensor& out,
-                       const Tensor& log_sum_exp, bool causal, double scale, Tensor& dq, Tensor& dk,
+                       const Tensor& statistics, bool causal, double scale, Tensor& dq, Tensor& dk,
                        Tensor& dv) {
   cpu::PrepareBlas();
   const Problem problem(q, k, causal);
@@ -384,25 +412,26 @@ void AttentionBackward(ExecutionContext& context, const Tensor& grad, const Tens
     using A = Accumulator<T>;
     context.ParallelFor(problem.batch * problem.key_heads, [&](int64_t tile) {
       const int64_t batch = tile / problem.key_heads, key_head = tile % problem.key_heads;
+      Scratch scratch(context);
       const Rows<T> ks = HeadOf<T>(k, batch, key_head), vs = HeadOf<T>(v, batch, key_head);
       const Rows<T> dks = HeadOf<T>(dk, batch, key_head), dvs = HeadOf<T>(dv, batch, key_head);
-      const KeyHead<A> shared{Readable(ks, keys, d, kK, IsDirect(ks.stride, d)),
-                              Readable(vs, keys, d, kV, IsDirect(vs.stride, d)),
-                              Writable(dks, keys, d, kSumK, IsDirect(dks.stride, d)),
-                              Writable(dvs, keys, d, kSumV, IsDirect(dvs.stride, d))};
+      const KeyHead<A> shared{Readable(ks, keys, d, scratch, kK, IsDirect(ks.stride, d)),
+                              Readable(vs, keys, d, scratch, kV, IsDirect(vs.stride, d)),
+                              Writable(dks, keys, d, scratch, kSumK, IsDirect(dks.stride, d)),
+                              Writable(dvs, keys, d, scratch, kSumV, IsDirect(dvs.stride, d))};
       SetToZero(shared.dk, keys, d);
       SetToZero(shared.dv, keys, d);
       for (int64_t head = key_head * problem.group(); head < (key_head + 1) * problem.group();
            ++head) {
-        const auto logs = HeadOf<A>(log_sum_exp, batch, head);
+        const RowStatistics<A> of_head = StatisticsOf<A>(statistics, batch, head);
         for (int64_t first = 0; first < queries; first += kQueries) {
           const auto from = [&](const Tensor& x) {
             const Rows<T> rows = HeadOf<T>(x, batch, head);
             return Rows<T>{rows.data + first * rows.stride, rows.stride};
           };
-          AttendBlockBackward<T>(problem, from(grad), from(q), from(out),
-                                 logs.data + first * logs.stride, logs.stride, scale, first,
-                                 std::min(kQueries, queries - first), shared, from(dq));
+          AttendBlockBackward<T>(problem, from(grad), from(q), from(out), of_head.From(first),
+                                 scale, first, std::min(kQueries, queries - first), shared,
+                                 from(dq), scratch);
         }
       }
       Store<T>(shared.dk, keys, d, dks);

@@ -164,8 +164,9 @@ bool IsSwapped(BinaryOp op) { return op == BinaryOp::kRSub || op == BinaryOp::kR
 bool IsSwapped(CompareOp op) { return op == CompareOp::kGreater || op == CompareOp::kGreaterEqual; }
 
 // Runs a two-operand kernel with a run full of the scalar in place of one operand.
+template <typename Number>
 void RunWithScalar(ExecutionContext& context, RunKernel kernel, bool scalar_is_left,
-                   const Tensor& x, double scalar, Tensor& out) {
+                   const Tensor& x, Number scalar, Tensor& out) {
   constexpr int64_t kRun = 1024;
   VisitDType(x.dtype(), [&]<typename T>() {
     alignas(64) Accumulator<T> scalars[kRun];
@@ -214,6 +215,13 @@ void CompareScalar(ExecutionContext& context, CompareOp op, const Tensor& a, dou
   RunWithScalar(context, kernel, IsSwapped(op), a, b, out);
 }
 
+void CompareInteger(ExecutionContext& context, CompareOp op, const Tensor& a, int64_t b,
+                    Tensor& out) {
+  const Scalar place = IsSwapped(op) ? Scalar::kLeft : Scalar::kRight;
+  const RunKernel kernel = SelectCompare(op, a.dtype(), place);
+  RunWithScalar(context, kernel, IsSwapped(op), a, b, out);
+}
+
 }  // namespace
 
 void FillBinaryKernels(KernelTable& table) {
@@ -221,6 +229,7 @@ void FillBinaryKernels(KernelTable& table) {
   table.binary_scalar = BinaryScalar;
   table.compare = Compare;
   table.compare_scalar = CompareScalar;
+  table.compare_integer = CompareInteger;
 }
 
 }  // namespace shardmesh

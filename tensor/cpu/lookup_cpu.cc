@@ -27,8 +27,9 @@ using cpu::RowWriter;
 using cpu::RunForIsa;
 using cpu::Scratch;
 
-// Slots of scratch; the last two belong to a whole kernel, the others to a tile.
-enum Slot { kX, kG, kOut, kStarts, kPositions };
+// Slots of scratch: of a tile, and of a whole kernel.
+enum TileSlot { kX, kOut };
+enum SharedSlot { kStarts, kPositions };
 
 /// Calls visitor.template operator()<T>() with the type of indices.
 template <typename Visitor>
@@ -120,10 +121,10 @@ struct Buckets {
 };
 
 template <typename I>
-Buckets SortPositions(const Tensor& ids, int64_t first_row, int64_t rows) {
+Buckets SortPositions(const Tensor& ids, int64_t first_row, int64_t rows, Scratch& scratch) {
   const int64_t count = ids.NumElements();
-  int64_t* starts = Scratch<int64_t>(kStarts, rows + 2);  // Shifted by one while it is filled.
-  int64_t* positions = Scratch<int64_t>(kPositions, count);
+  int64_t* starts = scratch.Get<int64_t>(kStarts, rows + 2);  // Shifted by one while it is filled.
+  int64_t* positions = scratch.Get<int64_t>(kPositions, count);
   std::fill_n(starts, rows + 2, 0);
   IndexReader<I> counted(ids, 0);
   for (int64_t position = 0; position < count; ++position) {
@@ -155,7 +156,8 @@ void AddGradients(ExecutionContext& context, const Tensor& grad, const Buckets& 
   const int64_t n = dtable.dim(1), rows = dtable.dim(0);
   const int64_t grad_stride = cpu::LastStride(grad), table_stride = cpu::LastStride(dtable);
   ForRowTiles(context, rows, RowsPerTile(n), [&](int64_t begin, int64_t end) {
-    A* sum = Scratch<A>(kOut, n);
+    Scratch scratch(context);
+    A* sum = scratch.Get<A>(kOut, n);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t first = buckets.starts[row], last = buckets.starts[row + 1];
       if (accumulate && first == last) continue;
@@ -181,8 +183,9 @@ void AddGradients(ExecutionContext& context, const Tensor& grad, const Buckets& 
 void EmbeddingBackward(ExecutionContext& context, const Tensor& grad, const Tensor& ids,
                        int64_t first_row, bool accumulate, Tensor& dtable) {
   if (dtable.NumElements() == 0) return;
+  Scratch shared(context);
   const Buckets buckets = VisitIndex("embedding backward", ids.dtype(), [&]<typename I>() {
-    return SortPositions<I>(ids, first_row, dtable.dim(0));
+    return SortPositions<I>(ids, first_row, dtable.dim(0), shared);
   });
   VisitFloating(grad.dtype(), "embedding backward", [&]<typename T>() {
     if (dtable.dtype() == grad.dtype())
@@ -207,8 +210,9 @@ struct SumExpRow {
 
 template <typename A>
 struct ScaledProbabilitiesRow {
-  static SHARDMESH_ALWAYS_INLINE void Run(const A* x, A log_sum_exp, A scale, A* dx, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) dx[i] = cpu::Exp(x[i] - log_sum_exp) * scale;
+  static SHARDMESH_ALWAYS_INLINE void Run(const A* x, A max, A inverse_sum, A scale, A* dx,
+                                          int64_t n) {
+    for (int64_t i = 0; i < n; ++i) dx[i] = cpu::Exp(x[i] - max) * inverse_sum * scale;
   }
 };
 
@@ -219,16 +223,19 @@ void CrossEntropyTerms(ExecutionContext& context, const Tensor& x, const Tensor&
     VisitIndex("cross_entropy", targets.dtype(), [&]<typename I>() {
       using A = Accumulator<T>;
       ForRowTiles(context, RowsOf(x), RowsPerTile(n), [&](int64_t begin, int64_t end) {
-        RowReader<T> xs(x, begin, Scratch<A>(kX, n));
+        Scratch scratch(context);
+        RowReader<T> xs(x, begin, scratch, kX);
         IndexReader<I> classes(targets, begin);
         RowCursor max_at(max, begin, 0), sum_at(sum_exp, begin, 0), picked_at(picked, begin, 0);
-        A* exponentials = Scratch<A>(kOut, n);
+        A* exponentials = scratch.Get<A>(kOut, n);
         for (int64_t row = begin; row < end; ++row) {
           const A* values = xs.Next();
-          RunForIsa<SumExpRow<A>>(values, max.data<A>()[max_at.offset()], exponentials,
+          const A row_max = max.data<A>()[max_at.offset()];
+          RunForIsa<SumExpRow<A>>(values, row_max, exponentials,
                                   sum_exp.data<A>() + sum_at.offset(), n);
           const int64_t target = classes.Next() - first_class;
-          picked.data<A>()[picked_at.offset()] = 0 <= target && target < n ? values[target] : A{0};
+          const bool is_local = 0 <= target && target < n;
+          picked.data<A>()[picked_at.offset()] = is_local ? values[target] - row_max : A{0};
           max_at.Next(), sum_at.Next(), picked_at.Next();
         }
       });
@@ -237,18 +244,19 @@ void CrossEntropyTerms(ExecutionContext& context, const Tensor& x, const Tensor&
 }
 
 void CrossEntropyBackward(ExecutionContext& context, const Tensor& x, const Tensor& targets,
-                          int64_t first_class, const Tensor& log_sum_exp, const Tensor& scale,
-                          int64_t ignore_index, Tensor& dx) {
+                          int64_t first_class, const Tensor& max, const Tensor& sum_exp,
+                          const Tensor& scale, int64_t ignore_index, Tensor& dx) {
   const int64_t n = x.dim(-1);
   if (x.NumElements() == 0) return;
   VisitFloating(x.dtype(), "cross_entropy backward", [&]<typename T>() {
     VisitIndex("cross_entropy backward", targets.dtype(), [&]<typename I>() {
       using A = Accumulator<T>;
       ForRowTiles(context, RowsOf(x), RowsPerTile(n), [&](int64_t begin, int64_t end) {
-        RowReader<T> xs(x, begin, Scratch<A>(kX, n));
-        RowWriter<T> dxs(dx, begin, Scratch<A>(kOut, n));
+        Scratch scratch(context);
+        RowReader<T> xs(x, begin, scratch, kX);
+        RowWriter<T> dxs(dx, begin, scratch, kOut);
         IndexReader<I> classes(targets, begin);
-        RowCursor sum_at(log_sum_exp, begin, 0), scale_at(scale, begin, 0);
+        RowCursor max_at(max, begin, 0), sum_at(sum_exp, begin, 0), scale_at(scale, begin, 0);
         for (int64_t row = begin; row < end; ++row) {
           const A* values = xs.Next();
           A* gradient = dxs.Row();
@@ -256,15 +264,19 @@ void CrossEntropyBackward(ExecutionContext& context, const Tensor& x, const Tens
           if (target == ignore_index) {
             std::fill_n(gradient, n, A{0});
           } else {
-            const A sum = log_sum_exp.data<A>()[sum_at.offset()],
-                    factor = scale.data<A>()[scale_at.offset()];
+            const A row_max = max.data<A>()[max_at.offset()];
+            const A inverse_sum = A{1} / sum_exp.data<A>()[sum_at.offset()];
+            const A factor = scale.data<A>()[scale_at.offset()];
             const int64_t local = target - first_class;
             const bool is_local = 0 <= local && local < n;
-            RunForIsa<ScaledProbabilitiesRow<A>>(values, sum, factor, gradient, n);
-            if (is_local) gradient[local] = (cpu::Exp(values[local] - sum) - A{1}) * factor;
+            RunForIsa<ScaledProbabilitiesRow<A>>(values, row_max, inverse_sum, factor, gradient, n);
+            if (is_local) {
+              const A probability = cpu::Exp(values[local] - row_max) * inverse_sum;
+              gradient[local] = (probability - A{1}) * factor;
+            }
           }
           dxs.Commit();
-          sum_at.Next(), scale_at.Next();
+          max_at.Next(), sum_at.Next(), scale_at.Next();
         }
       });
     });

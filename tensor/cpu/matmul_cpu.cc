@@ -17,6 +17,10 @@ namespace {
 
 using cpu::BlasOrderOf;
 using cpu::MatrixView;
+using cpu::Scratch;
+
+// Slots of scratch.
+enum Slot { kLeft, kRight, kSums };
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -62,10 +66,11 @@ struct Result {
 
 /// Copies a block, in the order it has in memory, into scratch.
 template <typename T>
-MatrixView<Accumulator<T>> Pack(const MatrixView<T>& from, int64_t rows, int64_t cols, int slot) {
+MatrixView<Accumulator<T>> Pack(const MatrixView<T>& from, int64_t rows, int64_t cols,
+                                Scratch& scratch, int slot) {
   if (from.row_stride < from.col_stride)
-    return Pack(from.Transposed(), cols, rows, slot).Transposed();
-  auto* packed = cpu::Scratch<Accumulator<T>>(slot, rows * cols);
+    return Pack(from.Transposed(), cols, rows, scratch, slot).Transposed();
+  auto* packed = scratch.Get<Accumulator<T>>(slot, rows * cols);
   for (int64_t i = 0; i < rows; ++i) {
     cpu::ConvertStrided(from.data + i * from.row_stride, from.col_stride, packed + i * cols, 1,
                         cols);
@@ -76,11 +81,11 @@ MatrixView<Accumulator<T>> Pack(const MatrixView<T>& from, int64_t rows, int64_t
 /// The block itself if BLAS can read it, else a copy.
 template <typename T>
 MatrixView<Accumulator<T>> Readable(const MatrixView<T>& from, int64_t rows, int64_t cols,
-                                    int slot) {
+                                    Scratch& scratch, int slot) {
   if constexpr (std::is_same_v<T, Accumulator<T>>) {
     if (BlasOrderOf(rows, cols, from.row_stride, from.col_stride)) return from;
   }
-  return Pack(from, rows, cols, slot);
+  return Pack(from, rows, cols, scratch, slot);
 }
 
 /// to (+)= from[rows, cols], contiguous.
@@ -115,7 +120,8 @@ struct Panel {
 // With c_leading > 0, c is row-major and BLAS adds up in it; else in scratch.
 template <typename T, typename Out>
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const MatrixView<T>& a, const MatrixView<T>& b,
-                    bool accumulate, const Result<Out>& c, int64_t c_leading, const Panel& panel) {
+                    bool accumulate, const Result<Out>& c, int64_t c_leading, const Panel& panel,
+                    Scratch& scratch) {
   using A = Accumulator<T>;
   const bool in_place = c_leading > 0;
   for (int64_t i = 0; i < m; i += panel.rows) {
@@ -126,11 +132,11 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const MatrixView<T>& a, con
                               c.col_stride};
       A* sums = nullptr;
       if constexpr (std::is_same_v<A, Out>) sums = block.data;
-      if (!in_place) sums = cpu::Scratch<A>(/*slot=*/2, rows * cols);
+      if (!in_place) sums = scratch.Get<A>(kSums, rows * cols);
       for (int64_t l = 0; l < k; l += panel.depth) {
         const int64_t depth = std::min(panel.depth, k - l);
-        cpu::Gemm(rows, cols, depth, A{1}, Readable(a.Block(i, l), rows, depth, /*slot=*/0),
-                  Readable(b.Block(l, j), depth, cols, /*slot=*/1),
+        cpu::Gemm(rows, cols, depth, A{1}, Readable(a.Block(i, l), rows, depth, scratch, kLeft),
+                  Readable(b.Block(l, j), depth, cols, scratch, kRight),
                   (in_place && accumulate) || l > 0, sums, in_place ? c_leading : cols);
       }
       if (!in_place) Store(sums, rows, cols, accumulate, block);
@@ -141,12 +147,12 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const MatrixView<T>& a, con
 /// c (+)= a b for one tile.
 template <typename T, typename Out>
 void MultiplyTile(int64_t m, int64_t n, int64_t k, const MatrixView<T>& a, const MatrixView<T>& b,
-                  bool accumulate, const Result<Out>& c) {
+                  bool accumulate, const Result<Out>& c, Scratch& scratch) {
   using A = Accumulator<T>;
   const auto order = BlasOrderOf(m, n, c.row_stride, c.col_stride);
   if (order && order->transposed) {  // c^T = b^T a^T.
     return MultiplyTile(n, m, k, b.Transposed(), a.Transposed(), accumulate,
-                        Result<Out>{c.data, c.col_stride, c.row_stride});
+                        Result<Out>{c.data, c.col_stride, c.row_stride}, scratch);
   }
   if (k == 0) {
     if (!accumulate) SetToZero(m, n, c);
@@ -158,7 +164,7 @@ void MultiplyTile(int64_t m, int64_t n, int64_t k, const MatrixView<T>& a, const
                               BlasOrderOf(k, n, b.row_stride, b.col_stride);
   const Panel panel =
       in_place && reads_in_place ? Panel{m, n, int64_t{1} << 30} : Panel{256, 512, 1024};
-  MultiplyPanels(m, n, k, a, b, accumulate, c, in_place ? order->leading : 0, panel);
+  MultiplyPanels(m, n, k, a, b, accumulate, c, in_place ? order->leading : 0, panel, scratch);
 }
 
 // ---- the whole product --------------------------------------------------------------------------
@@ -229,12 +235,13 @@ void Multiply(ExecutionContext& context, const Tensor& x, const Tensor& y, bool 
         const int64_t j = index % tiles_across * tile.cols;
         const int64_t i = index / tiles_across % tiles_down * tile.rows;
         const int64_t first = index / tiles_across / tiles_down * tile.products;
+        Scratch scratch(context);
         for (int64_t p = first; p < std::min(first + tile.products, products); ++p) {
           const MatrixView<T> left{a.At(batch, p) + i * a.row_stride, a.row_stride, a.col_stride};
           const MatrixView<T> right{b.At(batch, p) + j * b.col_stride, b.row_stride, b.col_stride};
           Out* result = c.At(batch, p) + i * c.row_stride + j * c.col_stride;
           MultiplyTile(std::min(tile.rows, m - i), std::min(tile.cols, n - j), k, left, right,
-                       accumulate, Result<Out>{result, c.row_stride, c.col_stride});
+                       accumulate, Result<Out>{result, c.row_stride, c.col_stride}, scratch);
         }
       });
 }

@@ -47,7 +47,16 @@ void ForTiles(ExecutionContext& context, int64_t count, const Fn& fn) {
 
 // ---- AdamW --------------------------------------------------------------------------------------
 
-/// What one step has in common for all elements.
+/// By squaring: the C library's pow differs between processors.
+double Power(double base, int64_t exponent) {
+  double result = 1;
+  for (; exponent > 0; exponent /= 2, base *= base) {
+    if (exponent % 2 != 0) result *= base;
+  }
+  return result;
+}
+
+/// What all elements have in common in one step.
 template <typename T>
 struct AdamWFactors {
   T keep;  ///< 1 - lr * weight_decay.
@@ -62,10 +71,9 @@ struct AdamWFactors {
         one_minus_beta1(static_cast<T>(1.0 - o.beta1)),
         beta2(static_cast<T>(o.beta2)),
         one_minus_beta2(static_cast<T>(1.0 - o.beta2)),
-        sqrt_correction2(
-            static_cast<T>(std::sqrt(1.0 - std::pow(o.beta2, static_cast<double>(o.step))))),
+        sqrt_correction2(static_cast<T>(std::sqrt(1.0 - Power(o.beta2, o.step)))),
         eps(static_cast<T>(o.eps)),
-        rate(static_cast<T>(o.lr / (1.0 - std::pow(o.beta1, static_cast<double>(o.step))))) {}
+        rate(static_cast<T>(o.lr / (1.0 - Power(o.beta1, o.step)))) {}
 };
 
 // Source: I. Loshchilov, F. Hutter, "Decoupled weight decay regularization", ICLR 2019.
@@ -77,7 +85,10 @@ struct AdamWLoop {
       const T g = Widened<T>(grad[i]);
       m[i] += (g - m[i]) * f.one_minus_beta1;
       v[i] = v[i] * f.beta2 + g * g * f.one_minus_beta2;
-      p[i] = p[i] * f.keep - f.rate * (m[i] / (std::sqrt(v[i]) / f.sqrt_correction2 + f.eps));
+      // No update where eps and all gradients so far are 0.
+      const T root = std::sqrt(v[i]) / f.sqrt_correction2 + f.eps;
+      const T update = root == T{0} ? T{0} : m[i] / root;
+      p[i] = p[i] * f.keep - f.rate * update;
     }
   }
 };

@@ -10,13 +10,13 @@
 #include <algorithm>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "shardmesh/base/check.h"
 #include "shardmesh/tensor/cpu/cpu_kernels.h"
 #include "shardmesh/tensor/cpu/element_cpu.h"
 #include "shardmesh/tensor/cpu/lanes_cpu.h"
 #include "shardmesh/tensor/cpu/loops_cpu.h"
+#include "shardmesh/tensor/cpu/scratch_cpu.h"
 
 namespace shardmesh {
 namespace {
@@ -489,18 +489,19 @@ class Folder {
   void RunSplit(ExecutionContext& context, BlockFn fold_block) const {
     const Geometry& g = geometry_;
     const int64_t width = std::min(g.unit_width, g.width_extent);
-    std::vector<Wide> block_folds(g.units * g.blocks * width);
+    cpu::Scratch scratch(context);
+    Wide* block_folds = scratch.Get<Wide>(/*slot=*/0, g.units * g.blocks * width);
     const int64_t tile = std::max<int64_t>(1, cpu::kTileElements / (kBlock * width));
     cpu::ForTiles(context, g.units * g.blocks, tile, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        fold_block(i / g.blocks, i % g.blocks, block_folds.data() + i * width);
+        fold_block(i / g.blocks, i % g.blocks, block_folds + i * width);
       }
     });
     for (int64_t unit = 0; unit < g.units; ++unit) {
       Wide folds[kColumns];
       std::fill_n(folds, width, identity_);
       for (int64_t block = 0; block < g.blocks; ++block) {
-        FoldInto(g.Width(unit), block_folds.data() + (unit * g.blocks + block) * width, folds);
+        FoldInto(g.Width(unit), block_folds + (unit * g.blocks + block) * width, folds);
       }
       Store(unit, folds);
     }

@@ -3,7 +3,7 @@
 // Rows (runs along the last dim) of a strided tensor, as contiguous values in the accumulator's
 // type. A row that is contiguous and of that type is not copied.
 //
-//   RowReader<T> x(tensor, first_row, buffer);
+//   RowReader<T> x(tensor, first_row, scratch, kSlot);
 //   for (...) Use(x.Next(), n);
 #ifndef SHARDMESH_TENSOR_CPU_ROWS_ACCESS_CPU_H_
 #define SHARDMESH_TENSOR_CPU_ROWS_ACCESS_CPU_H_
@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "shardmesh/tensor/cpu/isa_cpu.h"
+#include "shardmesh/tensor/cpu/scratch_cpu.h"
 #include "shardmesh/tensor/dtype.h"
 #include "shardmesh/tensor/tensor.h"
 
@@ -76,19 +77,25 @@ void ConvertStrided(const From* from, int64_t from_stride, To* to, int64_t to_st
 
 inline int64_t LastStride(const Tensor& x) { return x.dim(-1) <= 1 ? 1 : x.strides().back(); }
 
-/// Reads the rows of an input, of rank >= 1, one after another.
+/// Whether a row of elements of type T can be used where it is.
+template <typename T>
+constexpr bool IsDirectRow(int64_t stride) {
+  return std::is_same_v<T, Accumulator<T>> && stride == 1;
+}
+
+/// Reads the rows of an input of at least one dim, one after another.
 template <typename T>
 class RowReader {
  public:
   using Value = Accumulator<T>;
 
-  /// `buffer` has room for a row; it is used if rows have to be copied.
-  RowReader(const Tensor& x, int64_t first_row, Value* buffer)
+  /// Slot `slot` of `scratch` is used if rows have to be copied.
+  RowReader(const Tensor& x, int64_t first_row, Scratch& scratch, int slot)
       : data_(x.data<T>()),
         cursor_(x, first_row),
         n_(x.dim(-1)),
         stride_(LastStride(x)),
-        buffer_(buffer) {}
+        buffer_(IsDirectRow<T>(stride_) ? nullptr : scratch.Get<Value>(slot, n_)) {}
 
   /// Valid until the next call.
   const Value* Next() {
@@ -109,18 +116,19 @@ class RowReader {
   Value* buffer_;
 };
 
-/// Writes the rows of an output, of rank >= 1, one after another: fill Row(), then call Commit().
+/// Writes the rows of an output of at least one dim, one after another: fill Row(), then call
+/// Commit().
 template <typename T>
 class RowWriter {
  public:
   using Value = Accumulator<T>;
 
-  RowWriter(Tensor& y, int64_t first_row, Value* buffer)
+  RowWriter(Tensor& y, int64_t first_row, Scratch& scratch, int slot)
       : data_(y.data<T>()),
         cursor_(y, first_row),
         n_(y.dim(-1)),
         stride_(LastStride(y)),
-        buffer_(buffer) {}
+        buffer_(IsDirectRow<T>(stride_) ? nullptr : scratch.Get<Value>(slot, n_)) {}
 
   Value* Row() {
     if constexpr (std::is_same_v<T, Value>) {
@@ -129,9 +137,7 @@ class RowWriter {
     return buffer_;
   }
   void Commit() {
-    bool copied = true;
-    if constexpr (std::is_same_v<T, Value>) copied = stride_ != 1;
-    if (copied) ConvertStrided(buffer_, 1, data_ + cursor_.offset(), stride_, n_);
+    if (!IsDirectRow<T>(stride_)) ConvertStrided(buffer_, 1, data_ + cursor_.offset(), stride_, n_);
     cursor_.Next();
   }
 

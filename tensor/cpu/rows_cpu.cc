@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Softmax and the norms: one row (run along the last dim) at a time, rows in tiles fixed by shape.
-// Gradients of weights are sums over rows: one partial sum a tile, then the tiles in order.
+// Softmax and the norms: one row (run along the last dim) at a time, in tiles of rows that the
+// shape alone fixes. Gradients of weights are sums over rows: one partial sum per tile, then the
+// tiles in order.
+//
+// Rows may lie anywhere in the range of their dtype. What is large and cancels (a maximum, a mean)
+// is taken off before anything small is added to it, and squares that would overflow or vanish are
+// those of the row times a power of two.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -11,6 +16,7 @@
 #include "shardmesh/tensor/cpu/cpu_kernels.h"
 #include "shardmesh/tensor/cpu/isa_cpu.h"
 #include "shardmesh/tensor/cpu/lanes_cpu.h"
+#include "shardmesh/tensor/cpu/log_cpu.h"
 #include "shardmesh/tensor/cpu/math_cpu.h"
 #include "shardmesh/tensor/cpu/rows_access_cpu.h"
 #include "shardmesh/tensor/cpu/scratch_cpu.h"
@@ -27,10 +33,11 @@ using cpu::RunForIsa;
 using cpu::Scratch;
 using cpu::SumOfProducts;
 
-// Slots of scratch. Up to kFirstShared they belong to a tile, the others to a whole kernel.
-enum Slot { kX, kG, kY, kOut, kTemporary, kFirstShared, kWeight = kFirstShared, kBias, kPartials };
+// Slots of scratch: of a tile, and of a whole kernel.
+enum TileSlot { kX, kG, kY, kOut, kTemporary };
+enum SharedSlot { kWeight, kBias, kPartials, kSum };
 
-/// One value a row: statistics.
+/// Statistics: one value per row.
 template <typename A>
 class PerRow {
  public:
@@ -48,11 +55,11 @@ class PerRow {
 
 // The elements of a 1-d tensor in the accumulator's type; null for no tensor.
 template <typename T>
-const Accumulator<T>* Widened(const Tensor& w, int slot) {
+const Accumulator<T>* ReadVector(const Tensor& w, Scratch& scratch, int slot) {
   if (!w) return nullptr;
-  auto* wide = Scratch<Accumulator<T>>(slot, w.dim(0));
-  cpu::ConvertStrided(static_cast<const T*>(w.data<T>()), cpu::LastStride(w), wide, 1, w.dim(0));
-  return wide;
+  auto* values = scratch.Get<Accumulator<T>>(slot, w.dim(0));
+  cpu::ConvertStrided(static_cast<const T*>(w.data<T>()), cpu::LastStride(w), values, 1, w.dim(0));
+  return values;
 }
 
 // ---- softmax ------------------------------------------------------------------------------------
@@ -64,7 +71,7 @@ struct SoftmaxRow {
     for (int64_t i = 0; i < n; ++i) y[i] = cpu::Exp(x[i] - max);
     const A sum = cpu::Sum(y, n);
     if (log) {
-      const A log_sum = std::log(sum);
+      const A log_sum = cpu::Log(sum);
       for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - max) - log_sum;
     } else {
       const A inverse = A{1} / sum;
@@ -73,7 +80,22 @@ struct SoftmaxRow {
   }
 };
 
-// y = softmax: dx = y (g - sum g y). y = log softmax: dx = g - exp(y) sum g.
+/// sum (x_i - shift) y_i.
+template <typename A>
+SHARDMESH_ALWAYS_INLINE A SumOfShiftedProducts(const A* x, A shift, const A* y, int64_t n) {
+  const auto add = [ x, shift, y ](cpu::Lanes<A> & sum, int64_t at, int64_t count)
+      __attribute__((always_inline)) {
+    cpu::Lanes<A> a, b;
+    cpu::LoadLanesOrZero(x, at, count, a);
+    cpu::LoadLanesOrZero(y, at, count, b);
+    sum += (a - shift) * b;
+  };
+  return cpu::FoldLanes<A>(n, A{0}, add, cpu::MergeBySum());
+}
+
+// y = softmax: dx = y (g - sum g y). The sum of y being 1, a shift of g changes nothing; that by a
+// first sum leaves no large terms to cancel, also where all of g lies far from 0.
+// y = log softmax: dx = g - exp(y) sum g.
 template <typename A>
 struct SoftmaxBackwardRow {
   static SHARDMESH_ALWAYS_INLINE void Run(const A* g, const A* y, A* dx, int64_t n, bool log) {
@@ -81,8 +103,10 @@ struct SoftmaxBackwardRow {
       const A sum = cpu::Sum(g, n);
       for (int64_t i = 0; i < n; ++i) dx[i] = g[i] - cpu::Exp(y[i]) * sum;
     } else {
-      const A sum = SumOfProducts(g, y, n);
-      for (int64_t i = 0; i < n; ++i) dx[i] = y[i] * (g[i] - sum);
+      const A first = SumOfProducts(g, y, n);
+      const A shift = std::isfinite(first) ? first : A{0};
+      const A sum = SumOfShiftedProducts(g, shift, y, n);
+      for (int64_t i = 0; i < n; ++i) dx[i] = y[i] * ((g[i] - shift) - sum);
     }
   }
 };
@@ -93,8 +117,9 @@ void Softmax(ExecutionContext& context, const Tensor& x, bool log, Tensor& out) 
   VisitFloating(x.dtype(), "softmax", [&]<typename T>() {
     using A = Accumulator<T>;
     ForRowTiles(context, RowsOf(x), RowsPerTile(n), [&](int64_t begin, int64_t end) {
-      RowReader<T> xs(x, begin, Scratch<A>(kX, n));
-      RowWriter<T> ys(out, begin, Scratch<A>(kOut, n));
+      Scratch scratch(context);
+      RowReader<T> xs(x, begin, scratch, kX);
+      RowWriter<T> ys(out, begin, scratch, kOut);
       for (int64_t row = begin; row < end; ++row) {
         RunForIsa<SoftmaxRow<A>>(xs.Next(), ys.Row(), n, log);
         ys.Commit();
@@ -110,8 +135,9 @@ void SoftmaxBackward(ExecutionContext& context, const Tensor& grad, const Tensor
   VisitFloating(y.dtype(), "softmax backward", [&]<typename T>() {
     using A = Accumulator<T>;
     ForRowTiles(context, RowsOf(y), RowsPerTile(n), [&](int64_t begin, int64_t end) {
-      RowReader<T> gs(grad, begin, Scratch<A>(kG, n)), ys(y, begin, Scratch<A>(kY, n));
-      RowWriter<T> dxs(out, begin, Scratch<A>(kOut, n));
+      Scratch scratch(context);
+      RowReader<T> gs(grad, begin, scratch, kG), ys(y, begin, scratch, kY);
+      RowWriter<T> dxs(out, begin, scratch, kOut);
       for (int64_t row = begin; row < end; ++row) {
         RunForIsa<SoftmaxBackwardRow<A>>(gs.Next(), ys.Next(), dxs.Row(), n, log);
         dxs.Commit();
@@ -135,8 +161,8 @@ int64_t RowsPerPartial(int64_t n) { return std::max<int64_t>(64, RowsPerTile(n))
 /// to[n] (+)= the sum of `count` rows, in order, rounded once to T or not at all.
 template <typename T, typename A = Accumulator<T>>
 void StoreSum(const A* rows, int64_t count, int64_t row_stride, int64_t n, bool accumulate,
-              Tensor& to) {
-  A* sum = Scratch<A>(kTemporary, n);
+              Scratch& scratch, Tensor& to) {
+  A* sum = scratch.Get<A>(kSum, n);
   std::fill_n(sum, n, A{0});
   for (int64_t i = 0; i < count; ++i) RunForIsa<AddRow<A>>(rows + i * row_stride, sum, n);
   const int64_t stride = cpu::LastStride(to);
@@ -152,31 +178,81 @@ void StoreSum(const A* rows, int64_t count, int64_t row_stride, int64_t n, bool 
                to.ToString());
 }
 
+// ---- rows outside the range of squares ----------------------------------------------------------
+
+/// Mean squares that lose nothing to overflow or underflow, and the powers of two that bring larger
+/// and smaller rows among them.
+template <typename A>
+struct SquareRange;
+template <>
+struct SquareRange<float> {
+  static constexpr float kLeast = 0x1p-80f, kMost = 0x1p100f;
+  static constexpr float kDown = 0x1p-100f, kUp = 0x1p100f;
+  static constexpr float kSmall = 0x1p-40f, kLarge = 0x1p50f;  // Elements with such squares.
+};
+template <>
+struct SquareRange<double> {
+  static constexpr double kLeast = 0x1p-900, kMost = 0x1p900;
+  static constexpr double kDown = 0x1p-600, kUp = 0x1p600;
+  static constexpr double kSmall = 0x1p-450, kLarge = 0x1p450;
+};
+
+template <typename A>
+SHARDMESH_ALWAYS_INLINE bool IsInRange(A mean_square) {
+  return mean_square >= SquareRange<A>::kLeast && mean_square <= SquareRange<A>::kMost;
+}
+
+/// The factor for a row: 1 if its largest magnitude is in the range, or 0.
+template <typename A>
+SHARDMESH_ALWAYS_INLINE A ScaleOf(const A* x, int64_t n) {
+  A largest = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+  if (largest > SquareRange<A>::kLarge) return SquareRange<A>::kDown;
+  return largest != A{0} && largest < SquareRange<A>::kSmall ? SquareRange<A>::kUp : A{1};
+}
+
+/// 1 / sqrt(mean square of a row + eps), given that of the row times `scale`.
+template <typename A>
+SHARDMESH_ALWAYS_INLINE A InverseRoot(A scaled_mean_square, A scale, A eps) {
+  if (scale > A{1} && eps > A{0}) {  // eps scale^2 could overflow; what vanishes is beside eps.
+    return A{1} / std::sqrt(scaled_mean_square / scale / scale + eps);
+  }
+  const A scaled_eps = scale > A{1} ? A{0} : eps * scale * scale;
+  return scale / std::sqrt(scaled_mean_square + scaled_eps);
+}
+
 // ---- RMSNorm ------------------------------------------------------------------------------------
 
 template <typename A>
 struct RmsNormRow {
   static SHARDMESH_ALWAYS_INLINE void Run(const A* x, const A* w, double eps, A* y, A* inv_rms,
                                           int64_t n) {
-    const A mean_square = SumOfProducts(x, x, n) / static_cast<A>(n);
-    const A inv = A{1} / std::sqrt(mean_square + static_cast<A>(eps));
+    A mean_square = SumOfProducts(x, x, n) / static_cast<A>(n);
+    A scale = 1;
+    if (!IsInRange(mean_square)) {
+      scale = ScaleOf(x, n);
+      for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale;
+      mean_square = SumOfProducts(y, y, n) / static_cast<A>(n);
+    }
+    const A inv = InverseRoot(mean_square, scale, static_cast<A>(eps));
     for (int64_t i = 0; i < n; ++i) y[i] = x[i] * inv * w[i];
     *inv_rms = inv;
   }
 };
 
-// With r = inv_rms: dx = r (g w - x r^2 mean(g w x)), dw = sum over rows of g x r. dx and dw may be
-// null.
+// With r = inv_rms and h = x r: dx = r (g w - h mean(g w h)), dw = sum over rows of g h. `h` is
+// scratch; dx and dw may be null.
 template <typename A>
 struct RmsNormBackwardRow {
-  static SHARDMESH_ALWAYS_INLINE void Run(const A* g, const A* x, const A* w, A r, A* dx, A* dw,
-                                          int64_t n) {
+  static SHARDMESH_ALWAYS_INLINE void Run(const A* g, const A* x, const A* w, A r, A* h, A* dx,
+                                          A* dw, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) h[i] = x[i] * r;
     if (dx != nullptr) {
-      const A slope = SumOfProducts(g, w, x, n) / static_cast<A>(n) * r * r;
-      for (int64_t i = 0; i < n; ++i) dx[i] = r * (g[i] * w[i] - x[i] * slope);
+      const A slope = SumOfProducts(g, w, h, n) / static_cast<A>(n);
+      for (int64_t i = 0; i < n; ++i) dx[i] = r * (g[i] * w[i] - h[i] * slope);
     }
     if (dw != nullptr) {
-      for (int64_t i = 0; i < n; ++i) dw[i] += g[i] * (x[i] * r);
+      for (int64_t i = 0; i < n; ++i) dw[i] += g[i] * h[i];
     }
   }
 };
@@ -186,10 +262,12 @@ void RmsNorm(ExecutionContext& context, const Tensor& x, const Tensor& w, double
   const int64_t n = x.dim(-1);
   VisitFloating(x.dtype(), "rms_norm", [&]<typename T>() {
     using A = Accumulator<T>;
-    const A* weight = Widened<T>(w, kWeight);
+    Scratch shared(context);
+    const A* weight = ReadVector<T>(w, shared, kWeight);
     ForRowTiles(context, RowsOf(x), RowsPerTile(n), [&](int64_t begin, int64_t end) {
-      RowReader<T> xs(x, begin, Scratch<A>(kX, n));
-      RowWriter<T> ys(y, begin, Scratch<A>(kOut, n));
+      Scratch scratch(context);
+      RowReader<T> xs(x, begin, scratch, kX);
+      RowWriter<T> ys(y, begin, scratch, kOut);
       PerRow<A> inverses(inv_rms, begin);
       for (int64_t row = begin; row < end; ++row) {
         RunForIsa<RmsNormRow<A>>(xs.Next(), weight, eps, ys.Row(), &inverses.Next(), n);
@@ -205,58 +283,86 @@ void RmsNormBackward(ExecutionContext& context, const Tensor& grad, const Tensor
   const int64_t n = x.dim(-1), rows = RowsOf(x), per_tile = RowsPerPartial(n);
   VisitFloating(x.dtype(), "rms_norm backward", [&]<typename T>() {
     using A = Accumulator<T>;
-    const A* weight = Widened<T>(w, kWeight);
+    Scratch shared(context);
+    const A* weight = ReadVector<T>(w, shared, kWeight);
     const int64_t tiles = (rows + per_tile - 1) / per_tile;
-    A* partials = dw ? Scratch<A>(kPartials, tiles * n) : nullptr;
+    A* partials = dw ? shared.Get<A>(kPartials, tiles * n) : nullptr;
     ForRowTiles(context, rows, per_tile, [&](int64_t begin, int64_t end) {
-      RowReader<T> gs(grad, begin, Scratch<A>(kG, n)), xs(x, begin, Scratch<A>(kX, n));
+      Scratch scratch(context);
+      RowReader<T> gs(grad, begin, scratch, kG), xs(x, begin, scratch, kX);
       std::optional<RowWriter<T>> dxs;
-      if (dx) dxs.emplace(dx, begin, Scratch<A>(kOut, n));
+      if (dx) dxs.emplace(dx, begin, scratch, kOut);
+      A* h = scratch.Get<A>(kY, n);
       PerRow<A> inverses(inv_rms, begin);
       A* partial = dw ? partials + begin / per_tile * n : nullptr;
       if (dw) std::fill_n(partial, n, A{0});
       for (int64_t row = begin; row < end; ++row) {
-        RunForIsa<RmsNormBackwardRow<A>>(gs.Next(), xs.Next(), weight, inverses.Next(),
+        RunForIsa<RmsNormBackwardRow<A>>(gs.Next(), xs.Next(), weight, inverses.Next(), h,
                                          dxs ? dxs->Row() : nullptr, partial, n);
         if (dxs) dxs->Commit();
       }
     });
-    if (dw) StoreSum<T>(partials, tiles, n, n, accumulate_dw, dw);
+    if (dw) StoreSum<T>(partials, tiles, n, n, accumulate_dw, shared, dw);
   });
 }
 
 // ---- LayerNorm ----------------------------------------------------------------------------------
 
+/// y = scale x - its mean, and the mean: what the first mean is rounded by is taken off y again.
+template <typename A>
+SHARDMESH_ALWAYS_INLINE A Center(const A* x, A scale, A* y, int64_t n) {
+  if (scale != A{1}) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale;
+    x = y;
+  }
+  const A mean = cpu::Sum(x, n) / static_cast<A>(n);
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] - mean;
+  const A rest = cpu::Sum(y, n) / static_cast<A>(n);
+  for (int64_t i = 0; i < n; ++i) y[i] -= rest;
+  return mean + rest;
+}
+
 template <typename A>
 struct LayerNormRow {
   static SHARDMESH_ALWAYS_INLINE void Run(const A* x, const A* w, const A* b, double eps, A* y,
                                           A* mean, A* inv_std, int64_t n) {
-    const A center = cpu::Sum(x, n) / static_cast<A>(n);
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i] - center;
-    const A variance = SumOfProducts(y, y, n) / static_cast<A>(n);
-    const A inv = A{1} / std::sqrt(variance + static_cast<A>(eps));
-    if (b != nullptr) {
-      for (int64_t i = 0; i < n; ++i) y[i] = y[i] * inv * w[i] + b[i];
-    } else {
-      for (int64_t i = 0; i < n; ++i) y[i] = y[i] * inv * w[i];
+    A scale = 1;
+    A center = Center(x, scale, y, n);
+    A variance = SumOfProducts(y, y, n) / static_cast<A>(n);
+    if (!IsInRange(variance)) {
+      // By the deviations if they are small, else by the row: its sum may have overflowed.
+      scale = variance < A{1} ? ScaleOf(y, n) : ScaleOf(x, n);
+      center = Center(x, scale, y, n);
+      variance = SumOfProducts(y, y, n) / static_cast<A>(n);
     }
-    *mean = center;
+    const A inv = InverseRoot(variance, scale, static_cast<A>(eps));
+    const A scaled_inv = inv / scale;  // Of y, which is scaled.
+    if (b != nullptr) {
+      for (int64_t i = 0; i < n; ++i) y[i] = y[i] * scaled_inv * w[i] + b[i];
+    } else {
+      for (int64_t i = 0; i < n; ++i) y[i] = y[i] * scaled_inv * w[i];
+    }
+    *mean = center / scale;
     *inv_std = inv;
   }
 };
 
 // With h = (x - mean) inv_std: dx = inv_std (g w - mean(g w) - h mean(g w h)), dw = sum g h, db =
-// sum g. `h` and `gw` are scratch; dx, dw and db may be null.
+// sum g. What `mean` is rounded by is taken off h, and the mean of h being 0, off g w before it is
+// multiplied. `h` and `gw` are scratch; dx, dw and db may be null.
 template <typename A>
 struct LayerNormBackwardRow {
   static SHARDMESH_ALWAYS_INLINE void Run(const A* g, const A* x, const A* w, A mean, A inv, A* h,
                                           A* gw, A* dx, A* dw, A* db, int64_t n) {
+    const A count = static_cast<A>(n);
     for (int64_t i = 0; i < n; ++i) h[i] = (x[i] - mean) * inv;
+    const A rest = cpu::Sum(h, n) / count;
+    for (int64_t i = 0; i < n; ++i) h[i] -= rest;
     if (dx != nullptr) {
       for (int64_t i = 0; i < n; ++i) gw[i] = g[i] * w[i];
-      const A mean_gw = cpu::Sum(gw, n) / static_cast<A>(n);
-      const A mean_gwh = SumOfProducts(gw, h, n) / static_cast<A>(n);
-      for (int64_t i = 0; i < n; ++i) dx[i] = inv * (gw[i] - mean_gw - h[i] * mean_gwh);
+      Center(gw, A{1}, gw, n);
+      const A slope = SumOfProducts(gw, h, n) / count;
+      for (int64_t i = 0; i < n; ++i) dx[i] = inv * (gw[i] - h[i] * slope);
     }
     if (dw != nullptr) {
       for (int64_t i = 0; i < n; ++i) dw[i] += g[i] * h[i];
@@ -272,10 +378,13 @@ void LayerNorm(ExecutionContext& context, const Tensor& x, const Tensor& w, cons
   const int64_t n = x.dim(-1);
   VisitFloating(x.dtype(), "layer_norm", [&]<typename T>() {
     using A = Accumulator<T>;
-    const A *weight = Widened<T>(w, kWeight), *bias = Widened<T>(b, kBias);
+    Scratch shared(context);
+    const A* weight = ReadVector<T>(w, shared, kWeight);
+    const A* bias = ReadVector<T>(b, shared, kBias);
     ForRowTiles(context, RowsOf(x), RowsPerTile(n), [&](int64_t begin, int64_t end) {
-      RowReader<T> xs(x, begin, Scratch<A>(kX, n));
-      RowWriter<T> ys(y, begin, Scratch<A>(kOut, n));
+      Scratch scratch(context);
+      RowReader<T> xs(x, begin, scratch, kX);
+      RowWriter<T> ys(y, begin, scratch, kOut);
       PerRow<A> means(mean, begin), inverses(inv_std, begin);
       for (int64_t row = begin; row < end; ++row) {
         RunForIsa<LayerNormRow<A>>(xs.Next(), weight, bias, eps, ys.Row(), &means.Next(),
@@ -292,15 +401,17 @@ void LayerNormBackward(ExecutionContext& context, const Tensor& grad, const Tens
   const int64_t n = x.dim(-1), rows = RowsOf(x), per_tile = RowsPerPartial(n);
   VisitFloating(x.dtype(), "layer_norm backward", [&]<typename T>() {
     using A = Accumulator<T>;
-    const A* weight = Widened<T>(w, kWeight);
+    Scratch shared(context);
+    const A* weight = ReadVector<T>(w, shared, kWeight);
     const int64_t tiles = (rows + per_tile - 1) / per_tile;
-    A* partials = Scratch<A>(kPartials, tiles * 2 * n);  // Of dw, then of db.
+    A* partials = shared.Get<A>(kPartials, tiles * 2 * n);  // Of dw, then of db.
     ForRowTiles(context, rows, per_tile, [&](int64_t begin, int64_t end) {
-      RowReader<T> gs(grad, begin, Scratch<A>(kG, n)), xs(x, begin, Scratch<A>(kX, n));
+      Scratch scratch(context);
+      RowReader<T> gs(grad, begin, scratch, kG), xs(x, begin, scratch, kX);
       std::optional<RowWriter<T>> dxs;
-      if (dx) dxs.emplace(dx, begin, Scratch<A>(kOut, n));
+      if (dx) dxs.emplace(dx, begin, scratch, kOut);
       PerRow<A> means(mean, begin), inverses(inv_std, begin);
-      A *h = Scratch<A>(kY, n), *gw = Scratch<A>(kTemporary, n);
+      A *h = scratch.Get<A>(kY, n), *gw = scratch.Get<A>(kTemporary, n);
       A* partial = partials + begin / per_tile * 2 * n;
       std::fill_n(partial, 2 * n, A{0});
       for (int64_t row = begin; row < end; ++row) {
@@ -310,8 +421,8 @@ void LayerNormBackward(ExecutionContext& context, const Tensor& grad, const Tens
         if (dxs) dxs->Commit();
       }
     });
-    if (dw) StoreSum<T>(partials, tiles, 2 * n, n, accumulate, dw);
-    if (db) StoreSum<T>(partials + n, tiles, 2 * n, n, accumulate, db);
+    if (dw) StoreSum<T>(partials, tiles, 2 * n, n, accumulate, shared, dw);
+    if (db) StoreSum<T>(partials + n, tiles, 2 * n, n, accumulate, shared, db);
   });
 }
 

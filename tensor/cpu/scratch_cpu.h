@@ -1,25 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Working memory of a kernel's tile, kept between calls: fresh pages cost more than the work on
-// them. Not counted by the allocator: a tile asks for a bounded amount, or for one linear in a row
-// or a sequence.
+// Working memory of a kernel, or of one of its tiles. It comes from the context's allocator, so
+// that it is counted (MemoryCategory::kScratch), and goes back at the end of the scope: between
+// kernels none is held. The allocator's pool keeps the pages, as fresh ones cost more than the work
+// on them.
+//
+//   cpu::Scratch scratch(context);
+//   float* row = scratch.Get<float>(kRow, n);
 #ifndef SHARDMESH_TENSOR_CPU_SCRATCH_CPU_H_
 #define SHARDMESH_TENSOR_CPU_SCRATCH_CPU_H_
 
 #include <cstdint>
 
+#include "shardmesh/tensor/execution_context.h"
+
 namespace shardmesh::cpu {
 
-inline constexpr int kScratchSlots = 12;
+/// Numbered buffers. Belongs to one thread.
+class Scratch {
+ public:
+  static constexpr int kSlots = 11;
 
-/// At least `bytes` bytes, 64-byte aligned, of the calling thread; valid until it asks for the same
-/// slot again.
-void* ScratchBytes(int slot, int64_t bytes);
+  explicit Scratch(ExecutionContext& context) : allocator_(*context.allocator()) {}
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
 
-template <typename T>
-T* Scratch(int slot, int64_t count) {
-  return static_cast<T*>(ScratchBytes(slot, count * static_cast<int64_t>(sizeof(T))));
-}
+  /// At least `count` uninitialised elements, 64-byte aligned; valid until the same slot is asked
+  /// for again.
+  template <typename T>
+  T* Get(int slot, int64_t count) {
+    return static_cast<T*>(Bytes(slot, count * static_cast<int64_t>(sizeof(T))));
+  }
+
+ private:
+  struct Slot {
+    void* block = nullptr;
+    int64_t bytes = 0;
+  };
+  void* Bytes(int slot, int64_t bytes);
+
+  Allocator& allocator_;
+  Slot slots_[kSlots];
+};
 
 }  // namespace shardmesh::cpu
 
