@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <span>
+#include <string>
 #include <unordered_set>
 #include <utility>
 
@@ -62,21 +64,62 @@ bool Counts(const Layout& layout, const AxisList& axes, const Coord& coord) {
   return true;
 }
 
-double SumOfSquares(const MeshGroup& group) {
+/// `value` reduced over the ranks that hold different parts of the group's gradients.
+double AllReduced(const MeshGroup& group, const AxisList& axes, double value, ReduceOp op) {
+  if (axes.empty()) return value;
+  const DeviceMesh& mesh = group.mesh;
+  Tensor number = Tensor::FromValues<double>(mesh.context(), {}, {value});
+  Communicator& members = axes.size() == 1
+                              ? mesh.Group(axes[0])
+                              : mesh.Group(std::span<const int>(axes.data(), axes.size()));
+  members.AllReduce({{.source = number, .target = number}}, op, "clip_grad_norm").Wait();
+  return number.Item();
+}
+
+/// Of the global gradients divided by `divisor`.
+double SumOfSquares(const MeshGroup& group, double divisor) {
   const DeviceMesh& mesh = group.mesh;
   const AxisList axes = ShardedAxes(group);
   double local = 0;
   for (const DTensor& leaf : group.leaves) {
     if (!Counts(leaf.grad().layout(), axes, mesh.coord())) continue;
-    local += ops::SumOfSquares(mesh.context(), leaf.grad().local()).Item();
+    Tensor gradient = leaf.grad().local();
+    if (divisor != 1) gradient = ops::Binary(mesh.context(), BinaryOp::kDiv, gradient, divisor);
+    local += ops::SumOfSquares(mesh.context(), gradient).Item();
   }
-  if (axes.empty()) return local;
-  Tensor sum = Tensor::FromValues<double>(mesh.context(), {}, {local});
-  Communicator& members = axes.size() == 1
-                              ? mesh.Group(axes[0])
-                              : mesh.Group(std::span<const int>(axes.data(), axes.size()));
-  members.AllReduce({{.source = sum, .target = sum}}, ReduceOp::kSum, "clip_grad_norm").Wait();
-  return sum.Item();
+  return AllReduced(group, axes, local, ReduceOp::kSum);
+}
+
+/// The largest magnitude in the global gradients, none of which is nan.
+double LargestOf(const MeshGroup& group) {
+  ExecutionContext& context = group.mesh.context();
+  double largest = 0;
+  for (const DTensor& leaf : group.leaves) {
+    const Tensor& gradient = leaf.grad().local();
+    if (gradient.NumElements() == 0) continue;
+    const Tensor magnitudes = ops::Unary(context, UnaryOp::kAbs, gradient);
+    const Tensor most = ops::Reduce(context, ReduceOp::kMax, magnitudes, {}, /*keepdim=*/false);
+    largest = std::max(largest, most.Item());
+  }
+  return AllReduced(group, ShardedAxes(group), largest, ReduceOp::kMax);
+}
+
+bool HasF64(const MeshGroup& group) {
+  return std::any_of(group.leaves.begin(), group.leaves.end(),
+                     [](const DTensor& leaf) { return leaf.grad().dtype() == DType::kF64; });
+}
+
+/// Squares of f64 gradients may overflow or vanish where the norm is an f64: then those of the
+/// gradients divided by the largest are summed. Which way is taken depends on a sum that all ranks
+/// of the group have.
+double NormOf(const MeshGroup& group) {
+  constexpr double kLeast = 0x1p-900;  // Squares that vanish do not count beside it.
+  const double sum = SumOfSquares(group, /*divisor=*/1);
+  const bool is_in_range = sum >= kLeast && sum < std::numeric_limits<double>::infinity();
+  if (is_in_range || std::isnan(sum) || !HasF64(group)) return std::sqrt(sum);
+  const double largest = LargestOf(group);
+  if (largest == 0 || std::isinf(largest)) return largest;
+  return largest * std::sqrt(SumOfSquares(group, largest));
 }
 
 /// The leaves whose gradients may not be scaled in place, as that would also write something else:
@@ -134,19 +177,59 @@ void Scale(const std::vector<MeshGroup>& groups, double factor) {
   }
 }
 
+/// sqrt(a^2 + b^2). (The C library's hypot differs between processors.)
+double Combined(double a, double b) {
+  if (a == 0 || b == 0 || !std::isfinite(a) || !std::isfinite(b)) return a + b;
+  const double larger = std::max(a, b), smaller = std::min(a, b);
+  const double ratio = smaller / larger;
+  return larger * std::sqrt(1 + ratio * ratio);
+}
+
+/// "; layers.0.weight f32[7,3] is the first on this rank", or nothing if all of them are finite here.
+std::string FirstNonFinite(const std::vector<nn::Parameter>& parameters) {
+  for (const nn::Parameter& parameter : parameters) {
+    const DTensor& leaf = parameter.data();
+    if (!leaf.grad()) continue;
+    ExecutionContext& context = leaf.mesh().context();
+    const Tensor magnitudes = ops::Unary(context, UnaryOp::kAbs, leaf.grad().local());
+    const Tensor most = ops::Reduce(context, ReduceOp::kMax, magnitudes, {}, /*keepdim=*/false);
+    if (most.Item() < std::numeric_limits<double>::infinity()) continue;
+    return "; that of " + parameter.ToString() + " is the first on this rank";
+  }
+  return "";
+}
+
 }  // namespace
 
-double ClipGradNorm(const std::vector<nn::Parameter>& parameters, double max_norm, double eps) {
+double ClipGradNorm(const std::vector<nn::Parameter>& parameters, double max_norm, double eps,
+                    NonFiniteNorm on_non_finite) {
   if (!(max_norm >= 0) || !(eps >= 0)) {
     ThrowInvalid("ClipGradNorm: max_norm is ", max_norm, " and eps ", eps, ", expected 0 or more");
   }
   const std::vector<MeshGroup> groups = GroupByMesh(parameters);
-  double total = 0;
-  for (const MeshGroup& group : groups) total += SumOfSquares(group);
-  const double norm = std::sqrt(total);
+  double norm = 0;
+  for (const MeshGroup& group : groups) norm = Combined(norm, NormOf(group));
+  if (!std::isfinite(norm) && on_non_finite == NonFiniteNorm::kThrow) {
+    Throw(absl::StatusCode::kOutOfRange, "ClipGradNorm: the norm of the gradients is ", norm,
+          FirstNonFinite(parameters));
+  }
+  if (!std::isfinite(norm) && on_non_finite == NonFiniteNorm::kSkipStep) {
+    for (const MeshGroup& group : groups) {
+      for (DTensor leaf : group.leaves) leaf.ZeroGrad();
+    }
+    return norm;
+  }
   const double factor = max_norm / (norm + eps);
   // A nan compares false and is carried into the gradients.
-  if (!(factor >= 1)) Scale(groups, factor);
+  if (factor >= 1) return norm;
+  // Small dtypes are multiplied in f32, which has few digits for such a factor.
+  constexpr double kSmall = 0x1p-100;
+  if (factor > 0 && factor < kSmall) {
+    Scale(groups, kSmall);
+    Scale(groups, factor / kSmall);
+  } else {
+    Scale(groups, factor);
+  }
   return norm;
 }
 

@@ -14,20 +14,30 @@
 
 namespace shardmesh::optim {
 
+/// What happens if the norm is inf or nan. Every rank has the same norm, so all of them do the same.
+enum class NonFiniteNorm {
+  kContinue,  ///< The gradients follow the formula (as PyTorch's do by default): 0 or nan.
+  kThrow,     ///< Error(kOutOfRange), before a gradient is changed.
+  kSkipStep,  ///< All gradients are cleared, so that the optimizer's Step() does nothing.
+};
+
 /// Scales all gradients in place by min(1, max_norm / (norm + eps)), where norm is the Euclidean
 /// norm of all of them together, and returns the norm as it was before: the same on every rank.
-/// 0 if there are no gradients. If the norm is not finite it is returned so, and the gradients
-/// follow the formula (PyTorch's, with error_if_nonfinite=False): 0 or nan.
+/// 0 if there are no gradients.
 ///
 /// The parameters may have any mix of layouts, on several meshes: each element of a global gradient
-/// counts once, whatever its number of replicas. Sums of squares are f64.
+/// counts once, whatever its number of replicas. Sums of squares are f64; where squares of f64
+/// gradients overflow or vanish, the gradients are divided by the largest first.
 ///
 /// Collective: over each mesh one all-reduce of one f64, named clip_grad_norm, over those axes of
 ///             more than one rank along which some parameter with a gradient is sharded (none: no
-///             communication). All ranks pass the same parameters in the same order.
-/// Errors:     throws Error(kInvalidArgument) if max_norm or eps is negative or nan.
+///             communication); three if gradients are divided. All ranks pass the same parameters
+///             in the same order.
+/// Errors:     throws Error(kInvalidArgument) if max_norm or eps is negative or nan, and
+///             Error(kOutOfRange) naming the norm, and a parameter where this rank has one, if
+///             `on_non_finite` says so.
 double ClipGradNorm(const std::vector<nn::Parameter>& parameters, double max_norm,
-                    double eps = 1e-6);
+                    double eps = 1e-6, NonFiniteNorm on_non_finite = NonFiniteNorm::kContinue);
 
 }  // namespace shardmesh::optim
 

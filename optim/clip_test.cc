@@ -212,6 +212,80 @@ TEST(ClipGradNorm, ReturnsANormThatIsNotFiniteAsItIs) {
 
 // y = a + b gives both the same gradient tensor; scaled in place for each, both would be scaled
 // twice.
+// The squares overflowed or vanished, which made gradients 0 and the norm 0.
+TEST(ClipGradNorm, TakesGradientsOfAnySize) {
+  const struct {
+    Vector gradient;
+    double norm;
+  } cases[] = {
+      {{1e200, -1e200, 0}, std::sqrt(2.0) * 1e200},
+      {{3e-200, -4e-200, 0}, 5e-200},
+      {{3e200, 4e-200, 4e200}, 5e200},
+      {{-3e-310, 0, 4e-310}, 5e-310},
+      {{0, 0, 0}, 0},
+  };
+  for (const auto& [gradient, norm] : cases) {
+    for (const int ranks : {1, 2, 3}) {
+      OnRanks({{"dp", ranks}}, [&, gradient = &gradient, norm = norm](const DeviceMesh& mesh) {
+        const Layout sharded = Layout::Make(mesh.shape(), {Shard(0)}, {3});
+        const nn::Parameter a = WithGrad(mesh, sharded, *gradient);
+        EXPECT_NEAR(ClipGradNorm({a}, 1e300), norm, 1e-13 * norm);
+        ExpectGrad(a, *gradient, 1);
+        if (norm == 0) return;
+        ClipGradNorm({a}, norm / 4, /*eps=*/0);
+        const Vector after = FullTensor(a.data().grad()).ToVector<double>();
+        for (int i = 0; i < 3; ++i) {
+          EXPECT_NEAR(after[i], (*gradient)[i] / 4, 1e-13 * norm) << i << " of " << ranks;
+        }
+        const nn::Parameter whole =
+            WithGrad(mesh, Layout::Replicated(mesh.shape(), {3}), *gradient);
+        EXPECT_NEAR(ClipGradNorm({whole, a}, 1e300), norm * std::sqrt(1 + 1 / 16.0), 1e-13 * norm);
+      });
+    }
+  }
+}
+
+// A factor that f32 does not have.
+TEST(ClipGradNorm, ScalesLargeGradientsOfSmallDTypes) {
+  OnRanks({{"dp", 1}}, [](const DeviceMesh& mesh) {
+    const Layout layout = Layout::Replicated(mesh.shape(), {2});
+    const nn::Parameter a = WithGrad(mesh, layout, {3 * 0x1p126, -0x1p127}, DType::kBF16);
+    ClipGradNorm({a}, 1e-4);
+    const Vector after = FullTensor(a.data().grad()).ToVector<double>();
+    EXPECT_NEAR(after[0], 1e-4 * 3 / std::sqrt(13), 1e-6);
+    EXPECT_NEAR(after[1], -1e-4 * 2 / std::sqrt(13), 1e-6);
+  });
+}
+
+TEST(ClipGradNorm, ThrowsOrSkipsTheStepOnEveryRankIfTheNormIsNotFinite) {
+  for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    OnRanks({{"dp", 3}}, [&](const DeviceMesh& mesh) {
+      const Layout layout = Layout::Make(mesh.shape(), {Shard(0)}, {3});
+      // Of which one rank alone has the bad element.
+      nn::Parameter first = WithGrad(mesh, layout, {1, -2, 3});
+      nn::Parameter second = WithGrad(mesh, layout, {4, bad, 5});
+      second.set_name("layer.weight");
+      const absl::Status status = Catch([&] {
+        ClipGradNorm({first, second}, 1, 1e-6, NonFiniteNorm::kThrow);
+      });
+      EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(std::string("the norm of the gradients is ") +
+                            (std::isnan(bad) ? "nan" : "inf")));
+      EXPECT_EQ(std::string(status.message()).find("layer.weight") != std::string::npos,
+                mesh.coord()[0] == 1);
+      EXPECT_EQ(FullTensor(first.data().grad()).ToVector<double>(), Vector({1, -2, 3}));
+      EXPECT_FALSE(std::isfinite(ClipGradNorm({first, second}, 1, 1e-6, NonFiniteNorm::kSkipStep)));
+      EXPECT_FALSE(static_cast<bool>(first.data().grad()));
+      EXPECT_FALSE(static_cast<bool>(second.data().grad()));
+      // A finite norm is clipped as ever.
+      const nn::Parameter good = WithGrad(mesh, layout, {2, -3, 6});
+      EXPECT_NEAR(ClipGradNorm({good}, 3.5, 0, NonFiniteNorm::kThrow), 7, 1e-14);
+      ExpectGrad(good, {2, -3, 6}, 0.5);
+    });
+  }
+}
+
 TEST(ClipGradNorm, ScalesGradientsThatShareMemoryOnce) {
   OnRanks({{"dp", 1}}, [](const DeviceMesh& mesh) {
     const Layout layout = Layout::Replicated(mesh.shape(), {2, 2});
