@@ -144,8 +144,8 @@ DTensor Zeros(const DeviceMesh& mesh, const Dims& shape, DType dtype,
 
 /// The same global tensor in another layout. Its gradient is delivered in the layout of `x`,
 /// Partial read as Replicate. Collective over the mesh.
-/// Errors: throws Error(kInvalidArgument) as Layout::Make does, or if `layout` is of another shape
-/// or mesh.
+/// Errors: throws Error(kInvalidArgument) as Layout::Make does, if `layout` is of another shape or
+/// mesh, or if it makes a bool Partial.
 DTensor Redistribute(const DTensor& x, const std::vector<Placement>& placements);
 DTensor Redistribute(const DTensor& x, const Layout& layout);
 
@@ -153,8 +153,12 @@ DTensor Redistribute(const DTensor& x, const Layout& layout);
 Tensor FullTensor(const DTensor& x);
 
 /// The value of a tensor with one element, on every rank. Collective over the mesh.
-/// Errors: throws Error(kInvalidArgument) if there is not exactly one element.
+/// Errors: throws Error(kInvalidArgument) if there is not exactly one element, and
+/// Error(kOutOfRange) for an i64 that no double holds: use IntegerItem.
 double Item(const DTensor& x);
+/// As Item, of an integer dtype or bool, exact.
+/// Errors: throws Error(kInvalidArgument) for other dtypes.
+int64_t IntegerItem(const DTensor& x);
 
 }  // namespace shardmesh
 

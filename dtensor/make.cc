@@ -82,11 +82,19 @@ Layout GradientLayout(const DTensor& x, const std::vector<LocalGradient>& replic
   return layout;
 }
 
+// There is no reduction of bool, on any rank.
+void CheckPartial(const char* op, DType dtype, const Layout& layout) {
+  if (dtype != DType::kBool || !layout.HasPartial()) return;
+  ThrowInvalid(op, ": bool cannot be ", layout.ToString(),
+               ", as it is not reduced; cast it to i32");
+}
+
 }  // namespace
 
 DTensor Distribute(const DeviceMesh& mesh, const Tensor& full,
                    const std::vector<Placement>& placements) {
   const Layout target = LayoutOn(mesh, placements, full.shape());
+  CheckPartial("Distribute", full.dtype(), target);
   ExecutionContext& context = mesh.context();
   // R -> target is local for any target.
   const Box box = target.LocalBox(mesh.coord());
@@ -111,6 +119,7 @@ DTensor FromBoxes(const DeviceMesh& mesh, const Dims& global_shape, DType dtype,
 DTensor FromLocal(const DeviceMesh& mesh, const Tensor& local, const Dims& global_shape,
                   const std::vector<Placement>& placements) {
   const Layout layout = LayoutOn(mesh, placements, global_shape);
+  CheckPartial("FromLocal", local.dtype(), layout);
   CompareAcrossRanks(mesh, local, layout);
   return DTensor(mesh, layout, local);
 }
@@ -154,6 +163,7 @@ DTensor Redistribute(const DTensor& x, const Layout& layout) {
   if (!(layout.global_shape() == x.shape()) || !(layout.mesh() == x.layout().mesh())) {
     ThrowInvalid("Redistribute: ", layout.ToString(), " is not a layout of ", x.ToString());
   }
+  CheckPartial("Redistribute", x.dtype(), layout);
   Runtime& runtime = *x.impl()->runtime;
   DTensor y(x.mesh(), layout,
             internal::Move(runtime, x.mesh(), x.local(), x.layout(), layout, kRedistribute.name));
@@ -184,6 +194,11 @@ Tensor FullTensor(const DTensor& x) {
 double Item(const DTensor& x) {
   if (x.NumElements() != 1) ThrowInvalid("Item: expected one element, got ", x.ToString());
   return FullTensor(x).Item();
+}
+
+int64_t IntegerItem(const DTensor& x) {
+  if (x.NumElements() != 1) ThrowInvalid("IntegerItem: expected one element, got ", x.ToString());
+  return FullTensor(x).IntegerItem();
 }
 
 }  // namespace shardmesh

@@ -87,8 +87,10 @@ void CopyInPlace(const DTensor& target, const DTensor& source);
 // ---- reductions (ops_reduce.cc) -----------------------------------------------------------------
 // Over `dims` (-1 is the last), or all if empty; `keepdim` leaves extents of 1. Where a reduced dim
 // is sharded the result is Partial.
+/// Sums of integers and bools are i64, also of a tensor without dims.
 DTensor Sum(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
-/// Sum divided by the global count; of nothing it is nan.
+/// Sum divided by the global count; of nothing it is nan. For bf16 and f16 the sum is f32, and only
+/// the mean is rounded.
 DTensor Mean(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 /// Ties share the gradient equally. Throws on a globally empty dim.
 DTensor Max(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
@@ -130,7 +132,7 @@ enum class LossReduction { kMean, kSum };
 /// Errors: Error(kOutOfRange) naming a target that is no class.
 DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t ignore_index = -100,
                      LossReduction reduction = LossReduction::kMean);
-/// (x - target)^2, of one shape -> [].
+/// (x - target)^2, of one shape -> []. Computed in f32 for bf16 and f16, and rounded once.
 DTensor MseLoss(const DTensor& x, const DTensor& target,
                 LossReduction reduction = LossReduction::kMean);
 

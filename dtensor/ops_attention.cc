@@ -42,7 +42,7 @@ struct AttentionRule {
   }
   Rule rule;
   const Rule::FactorOfDim q{0, 1, 2, 4}, k{0, 1, 3, 4}, v{0, 1, 3, 4}, out{0, 1, 2, 4},
-      lse{0, 1, 2};
+      statistics{0, 1, 2, Rule::kNotShardable};
 };
 
 void CheckOperands(const DTensor& q, const DTensor& k, const DTensor& v) {
@@ -58,13 +58,13 @@ void CheckOperands(const DTensor& q, const DTensor& k, const DTensor& v) {
 }
 
 void AttentionBackward(const DTensor& grad, const DTensor& q, const DTensor& k, const DTensor& v,
-                       const DTensor& y, const DTensor& lse, bool causal, double scale,
+                       const DTensor& y, const DTensor& statistics, bool causal, double scale,
                        Gradients& out) {
-  OpCall call(kAttentionBackward, {&grad, &q, &k, &v, &y, &lse});
+  OpCall call(kAttentionBackward, {&grad, &q, &k, &v, &y, &statistics});
   call.Decide([&] {
     AttentionRule attention(q, k);
     attention.rule.inputs = {attention.out, attention.q,   attention.k,
-                             attention.v,   attention.out, attention.lse};
+                             attention.v,   attention.out, attention.statistics};
     attention.rule.outputs = {attention.q, attention.k, attention.v};
     attention.rule.linear = {1u};
     return OpRule{std::move(attention.rule), {q.shape(), k.shape(), v.shape()}};
@@ -90,20 +90,20 @@ DTensor Attention(const DTensor& q, const DTensor& k, const DTensor& v, bool cau
     CheckOperands(q, k, v);
     AttentionRule attention(q, k);
     attention.rule.inputs = {attention.q, attention.k, attention.v};
-    attention.rule.outputs = {attention.out, attention.lse};
-    return OpRule{std::move(attention.rule), {q.shape(), {q.dim(0), q.dim(1), q.dim(2)}}};
+    attention.rule.outputs = {attention.out, attention.statistics};
+    return OpRule{std::move(attention.rule), {q.shape(), {q.dim(0), q.dim(1), q.dim(2), 2}}};
   });
   const double factor = scale.value_or(1.0 / std::sqrt(static_cast<double>(q.dim(3))));
   ops::AttentionResult result =
       ops::Attention(call.context(), call.local(0), call.local(1), call.local(2), causal, factor);
   DTensor y = call.Result(std::move(result.out), 0);
   if (!call.Records()) return y;
-  DTensor lse = call.Result(std::move(result.log_sum_exp), 1);
+  DTensor statistics = call.Result(std::move(result.statistics), 1);
   call.Record({&y}, [sq = Saved(call.input(0)), sk = Saved(call.input(1)),
-                     sv = Saved(call.input(2)), sy = Saved(y), sl = Saved(std::move(lse)), causal,
-                     factor](std::span<const DTensor> grads, Gradients& out) {
+                     sv = Saved(call.input(2)), sy = Saved(y), ss = Saved(std::move(statistics)),
+                     causal, factor](std::span<const DTensor> grads, Gradients& out) {
     AttentionBackward(grads[0], sq.Get(kAttention.name), sk.Get(kAttention.name),
-                      sv.Get(kAttention.name), sy.Get(kAttention.name), sl.Get(kAttention.name),
+                      sv.Get(kAttention.name), sy.Get(kAttention.name), ss.Get(kAttention.name),
                       causal, factor, out);
   });
   return y;

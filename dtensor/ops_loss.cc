@@ -13,7 +13,7 @@ namespace shardmesh {
 namespace {
 
 constexpr Op kCrossEntropy{"cross_entropy"}, kCrossEntropyTerms{"cross_entropy_terms"};
-constexpr Op kCrossEntropyBackward{"cross_entropy_backward"};
+constexpr Op kCrossEntropyBackward{"cross_entropy_backward"}, kCounted{"cross_entropy_counted"};
 
 // logits "b.. v" and any number of tensors "b..".
 OpRule RowsRule(const DTensor& logits, int row_operands, int row_results) {
@@ -45,7 +45,8 @@ void CheckOperands(const DTensor& logits, const DTensor& targets) {
   if (logits.dim(-1) == 0) ThrowInvalid(kCrossEntropy.name, ": no classes in ", logits.ToString());
 }
 
-// Sums over the local classes of each row: Partial where the class dim is sharded.
+// Per row, of the local classes: the sum of exp(logit - max), and the target's logit - max. Partial
+// where the class dim is sharded.
 std::pair<DTensor, DTensor> Terms(const DTensor& logits, const DTensor& targets, const DTensor& max,
                                   int64_t ignore_index) {
   OpCall call(kCrossEntropyTerms, {&logits, &targets, &max});
@@ -58,20 +59,37 @@ std::pair<DTensor, DTensor> Terms(const DTensor& logits, const DTensor& targets,
   return {call.Result(std::move(terms.sum_exp), 0), call.Result(std::move(terms.picked), 1)};
 }
 
-DTensor LogitsGradient(const DTensor& logits, const DTensor& targets, const DTensor& log_sum_exp,
-                       const DTensor& scale, int64_t ignore_index) {
-  OpCall call(kCrossEntropyBackward, {&logits, &targets, &log_sum_exp, &scale});
+// Whether each target counts.
+DTensor Counted(const DTensor& targets, int64_t ignore_index) {
+  OpCall call(kCounted, {&targets});
   call.Decide([&] {
-    OpRule rule = RowsRule(logits, /*row_operands=*/3, /*row_results=*/0);
+    const DTensor* operands[] = {&targets};
+    return internal::ElementwiseRule(kCounted.name, operands);
+  });
+  return call.Result(
+      ops::CompareInteger(call.context(), CompareOp::kNotEqual, call.local(0), ignore_index));
+}
+
+// What the backward keeps. The largest logit and the sum of exponentials stay apart: their
+// log-sum-exp would be rounded at the size of the logits.
+struct RowSums {
+  DTensor max, sum_exp;
+};
+
+DTensor LogitsGradient(const DTensor& logits, const DTensor& targets, const RowSums& sums,
+                       const DTensor& scale, int64_t ignore_index) {
+  OpCall call(kCrossEntropyBackward, {&logits, &targets, &sums.max, &sums.sum_exp, &scale});
+  call.Decide([&] {
+    OpRule rule = RowsRule(logits, /*row_operands=*/4, /*row_results=*/0);
     rule.rule.outputs = {rule.rule.inputs[0]};
     rule.output_shapes = {logits.shape()};
-    rule.rule.linear = {8u};
+    rule.rule.linear = {1u << 4};
     return rule;
   });
   const int64_t first_class = call.InputBox(0).begin[logits.num_dims() - 1];
   return call.Result(ops::CrossEntropyBackward(call.context(), call.local(0), call.local(1),
                                                first_class, call.local(2), call.local(3),
-                                               ignore_index));
+                                               call.local(4), ignore_index));
 }
 
 // Summands made whole: an all-reduce along the axes that shard the classes, whatever could be
@@ -91,16 +109,16 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t igno
                      LossReduction reduction) {
   CheckOperands(logits, targets);
   Runtime& runtime = Runtime::Of(logits.mesh());
-  DTensor loss, log_sum_exp, count;
+  DTensor loss, count;
+  RowSums sums;
   {
     NoGrad no_grad(logits.mesh());
     const DType dtype = AccumulatorDType(logits.dtype());
-    const DTensor max = Cast(Reduced(Max(logits, {-1})), dtype);
-    const auto [sum_exp, picked] = Terms(logits, targets, max, ignore_index);
-    log_sum_exp = Add(Log(Reduced(sum_exp)), max);
-    const DTensor counted =
-        Compare(CompareOp::kNotEqual, targets, static_cast<double>(ignore_index));
-    const DTensor rows = Sub(log_sum_exp, Reduced(picked));
+    sums.max = Cast(Reduced(Max(logits, {-1})), dtype);
+    const auto [sum_exp, picked] = Terms(logits, targets, sums.max, ignore_index);
+    sums.sum_exp = Reduced(sum_exp);
+    const DTensor counted = Counted(targets, ignore_index);
+    const DTensor rows = Sub(Log(sums.sum_exp), Reduced(picked));
     const DTensor zero =
         Full(logits.mesh(), {}, dtype, 0.0, std::vector<Placement>(logits.layout().num_axes()));
     loss = Sum(Where(counted, rows, zero));
@@ -110,12 +128,11 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t igno
     }
   }
   if (!logits.RequiresGrad() || !runtime.grad_enabled) return loss;
-  auto backward = [sl = Saved(logits), st = Saved(targets), lse = log_sum_exp, count, ignore_index](
+  auto backward = [sl = Saved(logits), st = Saved(targets), sums, count, ignore_index](
                       std::span<const DTensor> grads, Gradients& out) {
     const DTensor scale = count ? Div(grads[0], count) : grads[0];
-    const DTensor logits = sl.Get(kCrossEntropy.name);
-    out.Set(0, LogitsGradient(logits, st.Get(kCrossEntropy.name), lse, Expand(scale, lse.shape()),
-                              ignore_index));
+    out.Set(0, LogitsGradient(sl.Get(kCrossEntropy.name), st.Get(kCrossEntropy.name), sums,
+                              Expand(scale, sums.max.shape()), ignore_index));
   };
   auto node = std::make_shared<internal::FunctionNode<decltype(backward)>>(
       runtime.NextSequence(), kCrossEntropy.name, 1, std::move(backward));
@@ -128,6 +145,10 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t igno
 DTensor MseLoss(const DTensor& x, const DTensor& target, LossReduction reduction) {
   if (!(x.shape() == target.shape())) {
     ThrowInvalid("mse_loss: ", x.ToString(), " and target ", target.ToString(), " differ in shape");
+  }
+  const bool is_small = x.dtype() == DType::kBF16 || x.dtype() == DType::kF16;
+  if (is_small && target.dtype() == x.dtype()) {  // The squares of an f16 overflow from 256 on.
+    return Cast(MseLoss(Cast(x, DType::kF32), Cast(target, DType::kF32), reduction), x.dtype());
   }
   const DTensor squares = Square(Sub(x, target));
   return reduction == LossReduction::kMean ? Mean(squares) : Sum(squares);

@@ -341,7 +341,7 @@ DTensor SiluMul(const DTensor& gate, const DTensor& up) {
 }
 
 DTensor Dropout(const DTensor& x, double p, RandomKey key) {
-  if (!(p >= 0.0 && p < 1.0)) ThrowInvalid("dropout: expected a probability in [0, 1), got ", p);
+  if (!(p >= 0.0 && p <= 1.0)) ThrowInvalid("dropout: expected a probability in [0, 1], got ", p);
   OpCall call(kDropout, {&x});
   call.Decide([&] {
     const DTensor* operands[] = {&x};

@@ -60,6 +60,9 @@ OpRule ReduceRule(const DTensor& x, uint64_t mask, bool keepdim, ReduceOp reduct
 
 DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::vector<int>& given,
                  bool keepdim) {
+  if (x.dtype() == DType::kBool) {  // Of which no Partial exists.
+    return Cast(Extremum(op, reduction, Cast(x, DType::kI32), given, keepdim), DType::kBool);
+  }
   const std::vector<int> dims = NormalizedDims(op.name, x, given);
   const uint64_t mask = Mask(dims);
   OpCall call(op, {&x});
@@ -71,10 +74,7 @@ DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::
     return ReduceRule(x, mask, keepdim, reduction);
   });
   // An empty box has the identity, -inf or inf, which loses to every other rank.
-  DTensor y =
-      dims.empty()
-          ? call.Result(ops::Clone(call.context(), call.local(0)))
-          : call.Result(ops::Reduce(call.context(), reduction, call.local(0), dims, keepdim));
+  DTensor y = call.Result(ops::Reduce(call.context(), reduction, call.local(0), dims, keepdim));
   if (!call.Records()) return y;
   call.Record({&y}, [&op, dims, keepdim, mask, sx = Saved(call.input(0)), sy = Saved(y)](
                         std::span<const DTensor> grads, Gradients& out) {
@@ -88,9 +88,8 @@ DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::
   return y;
 }
 
-}  // namespace
-
-DTensor Sum(const DTensor& x, const std::vector<int>& given, bool keepdim) {
+// In `dtype`: that of a sum over elements of x, or its accumulator.
+DTensor SumAs(DType dtype, const DTensor& x, const std::vector<int>& given, bool keepdim) {
   const std::vector<int> dims = NormalizedDims(kSum.name, x, given);
   const uint64_t mask = Mask(dims);
   OpCall call(kSum, {&x});
@@ -98,16 +97,20 @@ DTensor Sum(const DTensor& x, const std::vector<int>& given, bool keepdim) {
     return ReduceRule(x, mask, keepdim, ReduceOp::kSum);
   });
   DTensor y =
-      dims.empty()
-          ? call.Result(ops::Clone(call.context(), call.local(0)))
-          : call.Result(ops::Reduce(call.context(), ReduceOp::kSum, call.local(0), dims, keepdim));
-  call.Record(
-      {&y}, [shape = x.shape(), mask, keepdim](std::span<const DTensor> grads, Gradients& out) {
-        const DTensor grad =
-            keepdim ? grads[0] : Reshape(grads[0], KeptShape(shape, mask, /*keepdim=*/true));
-        out.Set(0, Expand(grad, shape));
-      });
+      call.Result(ops::Reduce(call.context(), ReduceOp::kSum, call.local(0), dims, keepdim, dtype));
+  call.Record({&y}, [shape = x.shape(), dtype = x.dtype(), mask, keepdim](
+                        std::span<const DTensor> grads, Gradients& out) {
+    const DTensor given = grads[0].dtype() == dtype ? grads[0] : Cast(grads[0], dtype);
+    const DTensor grad = keepdim ? given : Reshape(given, KeptShape(shape, mask, /*keepdim=*/true));
+    out.Set(0, Expand(grad, shape));
+  });
   return y;
+}
+
+}  // namespace
+
+DTensor Sum(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
+  return SumAs(IsFloating(x.dtype()) ? x.dtype() : DType::kI64, x, dims, keepdim);
 }
 
 DTensor Mean(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
@@ -115,7 +118,11 @@ DTensor Mean(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
   for (int d : NormalizedDims("mean", x, dims)) count *= x.shape()[d];
   if (!IsFloating(x.dtype()))
     ThrowInvalid("mean: ", x.ToString(), " is not of a floating-point dtype; cast it");
-  return Div(Sum(x, dims, keepdim), static_cast<double>(count));
+  const bool is_small = x.dtype() == DType::kBF16 || x.dtype() == DType::kF16;
+  if (!is_small) return Div(Sum(x, dims, keepdim), static_cast<double>(count));
+  // Rounded once, after the division: the sum may be out of x's range.
+  const DTensor sum = SumAs(DType::kF32, x, dims, keepdim);
+  return Cast(Div(sum, static_cast<double>(count)), x.dtype());
 }
 
 DTensor Max(const DTensor& x, const std::vector<int>& dims, bool keepdim) {

@@ -148,9 +148,9 @@ DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
   const int dim = NormalizeDim(given, x.num_dims(), kSlice.name);
   OpCall call(kSlice, {&x});
   call.Attribute(dim, length);
-  if (start < 0 || length < 0 || start + length > x.shape()[dim]) {
-    ThrowInvalid(kSlice.name, ": [", start, ", ", start + length, ") is not within dim ", dim,
-                 " of ", x.ToString());
+  if (start < 0 || length < 0 || start > x.shape()[dim] - length) {
+    ThrowInvalid(kSlice.name, ": ", length, " from ", start, " on is not within dim ", dim, " of ",
+                 x.ToString());
   }
   call.Decide([&] {
     Rule rule = internal::FactorsOf(x.shape(), {dim});
@@ -171,7 +171,11 @@ DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
 
 std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, int dim) {
   int64_t total = 0;
-  for (int64_t size : sizes) total += size;
+  for (int64_t size : sizes) {
+    if (size < 0) ThrowInvalid("split: negative size ", size);
+    if (__builtin_add_overflow(total, size, &total))
+      ThrowInvalid("split: size ", size, " is more than dim ", dim, " of ", x.ToString(), " has");
+  }
   if (total != x.shape()[NormalizeDim(dim, x.num_dims(), "split")]) {
     ThrowInvalid("split: sizes add up to ", total, ", not to the extent of dim ", dim, " of ",
                  x.ToString());
