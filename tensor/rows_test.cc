@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -459,6 +460,27 @@ TEST(Rows, SameBitsForAnyNumberOfThreadsAndAnyMemoryOrder) {
     }
   }
   for (const std::string& other : bits) EXPECT_TRUE(other == bits[0]);
+}
+
+// Each buffer is a row in f32, where rows cannot be used as they are, of one tile at a time.
+TEST(Rows, WorkingMemoryIsCountedAndGivenBack) {
+  ExecutionContext context;
+  const auto peak_of = [&](const std::function<void()>& kernel) {
+    context.allocator()->ResetPeaks();
+    kernel();
+    const MemoryStats stats = context.allocator()->stats(MemoryCategory::kScratch);
+    EXPECT_EQ(stats.bytes, 0);
+    return stats.peak_bytes;
+  };
+  const int64_t n = 30011;
+  const Tensor narrow = RandomTensor(context, {3, n}, DType::kBF16, 1),
+               wide = RandomTensor(context, {3, n}, DType::kF32, 1);
+  EXPECT_EQ(peak_of([&] { ops::Softmax(context, wide, -1); }), 0);
+  EXPECT_EQ(peak_of([&] { ops::Softmax(context, narrow, -1); }), 2 * n * 4);
+  const Tensor y = ops::Softmax(context, narrow, -1);
+  EXPECT_EQ(peak_of([&] { ops::SoftmaxBackward(context, narrow, y, -1); }), 3 * n * 4);
+  const Tensor w = RandomTensor(context, {n}, DType::kBF16, 2);
+  EXPECT_EQ(peak_of([&] { ops::RmsNorm(context, narrow, w, 1e-6); }), 3 * n * 4);
 }
 
 TEST(Rows, EmptyTensors) {

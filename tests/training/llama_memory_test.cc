@@ -87,7 +87,7 @@ std::vector<Peaks> Train(const DeviceMesh& mesh, const LlamaRunOptions& options,
     EXPECT_GT(peak(MemoryCategory::kActivations), 0);
     for (const auto category :
          {MemoryCategory::kUnshardedParameters, MemoryCategory::kUnshardedGradients,
-          MemoryCategory::kGradients, MemoryCategory::kCommunication}) {
+          MemoryCategory::kGradients, MemoryCategory::kCommunication, MemoryCategory::kScratch}) {
       EXPECT_EQ(memory.stats(category).bytes, 0) << Name(category) << " after a step";
     }
     steps.emplace_back();
