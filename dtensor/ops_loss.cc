@@ -15,7 +15,7 @@ namespace {
 constexpr Op kCrossEntropy{"cross_entropy"}, kCrossEntropyTerms{"cross_entropy_terms"};
 constexpr Op kCrossEntropyBackward{"cross_entropy_backward"}, kCounted{"cross_entropy_counted"};
 
-// logits "b.. v" and any number of tensors "b..".
+// Logits "b.. v" and any number of tensors "b..".
 OpRule RowsRule(const DTensor& logits, int row_operands, int row_results) {
   Rule rule = internal::FactorsOf(logits.shape());
   const Rule::FactorOfDim rows(rule.inputs[0].begin(), rule.inputs[0].end() - 1);
@@ -92,8 +92,8 @@ DTensor LogitsGradient(const DTensor& logits, const DTensor& targets, const RowS
                                                call.local(4), ignore_index));
 }
 
-// Summands made whole: an all-reduce along the axes that shard the classes, whatever could be
-// cheaper for the op that comes next.
+// The value without Partial placements: an all-reduce along the axes that shard the classes, also
+// where another move would be cheaper for the next op.
 DTensor Reduced(const DTensor& x) {
   const Layout whole = x.layout().PartialAsReplicate();
   return DTensor(x.mesh(), whole,

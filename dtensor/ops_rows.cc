@@ -44,8 +44,8 @@ DTensor SoftmaxOver(const Op& op, const DTensor& x, int given, bool log) {
   return y;
 }
 
-// Operands and results of a norm over the last dim: 'f' like x, 'v' a vector over the last dim, 's'
-// one number a row.
+// The rule of a norm over the last dim. Operands and results are 'f': full, like x; 'v': a vector
+// over the last dim; 's': a statistic, one number per row.
 OpRule NormRule(const char* op, const DTensor& x, std::string_view inputs,
                 std::string_view outputs) {
   CheckRankAtLeast(op, x, 1);

@@ -33,12 +33,12 @@ struct AdamWOptions {
 class AdamW {
  public:
   /// Errors: throws Error(kInvalidArgument) if a parameter is neither f32 nor f64 (mixed precision
-  /// keeps f32 parameters and casts what it gathers), stands there twice, or an option is out of
+  /// keeps f32 parameters and casts what it gathers) or appears twice, or an option is out of
   /// range.
   AdamW(std::vector<nn::Parameter> parameters, const AdamWOptions& options = {});
 
   /// Applies and clears the gradient of each parameter that has one; the others are left alone, and
-  /// their count of steps stands still.
+  /// their step count does not change.
   /// Local.
   /// Errors: throws Error(kFailedPrecondition) naming the parameter if its values have been moved
   /// to another layout since its first step.

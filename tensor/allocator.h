@@ -70,8 +70,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   /// 64, 128, 192, .. 256 bytes, then four classes to each power of two.
   static constexpr int kNumClasses = 4 * 64;
 
-  /// Held for a few instructions, and hardly ever by two threads: half the cost of a std::mutex,
-  /// which small ops would notice.
+  /// Spin lock: rarely contended, half the cost of a std::mutex, which small ops would notice.
   class SpinLock {
    public:
     void lock();

@@ -9,10 +9,12 @@
 //   empty;
 //   * an output does not overlap an input unless it is the same view (then elementwise kernels work
 //   in place);
-//   * the result depends on values and shapes alone: not on threads, alignment or strides (but that
-//   BLAS, in matmul and attention, may round otherwise for a transposed operand);
+//   * the result depends on values and shapes alone: not on threads, alignment, strides or what the
+//   processor has. Exception: BLAS (matmul, attention) may round differently for transposed
+//   operands, and on another processor;
 //   * bf16 and f16 are computed in f32 and rounded once; sums accumulate in Accumulator<T> or
 //   wider;
+//   * working memory comes from the context's allocator and is given back;
 //   * the reduction of nothing is the identity of the op.
 #ifndef SHARDMESH_TENSOR_KERNEL_TABLE_H_
 #define SHARDMESH_TENSOR_KERNEL_TABLE_H_
@@ -86,7 +88,7 @@ struct KernelTable {
   void (*copy)(ExecutionContext&, const Tensor& x, Tensor& out);
   void (*unary)(ExecutionContext&, UnaryOp, const Tensor& x, Tensor& out);
   /// out = grad * f'(x), where y = f(x). All of one shape and dtype; what BackwardReadsInput and
-  /// BackwardReadsOutput do not name is not read and may be no tensor. The derivatives of abs and
+  /// BackwardReadsOutput do not name is not read and may be empty. The derivatives of abs and
   /// relu at 0 are 0.
   void (*unary_backward)(ExecutionContext&, UnaryOp, const Tensor& grad, const Tensor& x,
                          const Tensor& y, Tensor& out);
@@ -131,10 +133,10 @@ struct KernelTable {
   /// Accumulator.
   void (*rms_norm)(ExecutionContext&, const Tensor& x, const Tensor& w, double eps, Tensor& y,
                    Tensor& inv_rms);
-  /// dw (+)= ..., in its own dtype (at least as wide as x's); dx may be no tensor, and so may dw.
+  /// dw (+)= ..., in its own dtype (at least as wide as x's); dx and dw may be empty handles.
   void (*rms_norm_backward)(ExecutionContext&, const Tensor& grad, const Tensor& x, const Tensor& w,
                             const Tensor& inv_rms, Tensor& dx, bool accumulate_dw, Tensor& dw);
-  /// b may be no tensor. mean and inv_std as inv_rms.
+  /// b may be an empty handle. mean and inv_std as inv_rms.
   void (*layer_norm)(ExecutionContext&, const Tensor& x, const Tensor& w, const Tensor& b,
                      double eps, Tensor& y, Tensor& mean, Tensor& inv_std);
   void (*layer_norm_backward)(ExecutionContext&, const Tensor& grad, const Tensor& x,

@@ -81,7 +81,7 @@ struct NormResult {
   Tensor y, mean, inv_std;  // RmsNorm: no mean; inv_std is 1 / rms.
 };
 NormResult RmsNorm(ExecutionContext&, const Tensor& x, const Tensor& w, double eps);
-/// Into dx and dw, shaped by the caller; either may be no tensor.
+/// Into dx and dw, shaped by the caller; either may be an empty handle.
 void RmsNormBackward(ExecutionContext&, const Tensor& grad, const Tensor& x, const Tensor& w,
                      const Tensor& inv_rms, Tensor& dx, bool accumulate_dw, Tensor& dw);
 NormResult LayerNorm(ExecutionContext&, const Tensor& x, const Tensor& w, const Tensor& b,
@@ -136,7 +136,7 @@ Tensor Dropout(ExecutionContext&, RandomKey, const RandomBox&, const Tensor& x, 
 /// grad.
 void AdamW(ExecutionContext&, const AdamWStep&, const Tensor& grad, Tensor& p, Tensor& m,
            Tensor& v);
-/// `buffer` may be no tensor if momentum is 0; what it holds is ignored if `first`.
+/// `buffer` may be an empty handle if momentum is 0; what it holds is ignored if `first`.
 void Sgd(ExecutionContext&, double lr, double momentum, double weight_decay, bool first,
          const Tensor& grad, Tensor& p, Tensor& buffer);
 

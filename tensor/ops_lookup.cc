@@ -25,7 +25,7 @@ void RequireTable(const char* op, const Tensor& table) {
   if (table.num_dims() != 2) ThrowInvalid(op, ": the table needs two dims, got ", table.ToString());
 }
 
-// Logits [.., classes] with a target, and statistics, a row.
+// Logits [.., classes], and one target and one of each statistic per row.
 void CheckCrossEntropy(const char* op, const Tensor& x, const Tensor& targets,
                        std::initializer_list<std::pair<const char*, const Tensor*>> statistics) {
   RequireOneFloatingDType(op, {&x});

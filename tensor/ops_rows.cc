@@ -25,7 +25,7 @@ void CheckNorm(const char* op, const Tensor& x, const Tensor& w, const Tensor& b
   RequireShape(op, "the bias", b, {x.dim(-1)});
 }
 
-// A statistic with one value a row.
+// A statistic with one value per row.
 Tensor EmptyPerRow(ExecutionContext& context, const Tensor& x) {
   return EmptyOn(context, x.device(), internal::WithoutLast(x.shape()),
                  internal::AccumulatorDType(x.dtype()));

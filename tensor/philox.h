@@ -117,7 +117,7 @@ SHARDMESH_PHILOX_INLINE NormalPair NormalsOf(uint32_t word0, uint32_t word1) {
   cosine = cosine * z + 0x1.03c1dap-2f;
   cosine = cosine * z + -0x1.3bd3ccp+0f;
   cosine = cosine * z + 1.0f;
-  // Turn by the quarters: an odd one swaps, and signs are set by bits 1.
+  // Quadrant: an odd one swaps sine and cosine; bit 1 sets the sign.
   const bool swap = (quarter & 1) != 0;
   const uint32_t even = internal::BitsAs<uint32_t>(swap ? sine : cosine);
   const uint32_t odd = internal::BitsAs<uint32_t>(swap ? cosine : sine);

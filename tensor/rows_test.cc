@@ -521,7 +521,7 @@ TEST(Rows, ErrorsNameTheOp) {
       message([&] { ops::RmsNorm(context, x, RandomTensor(context, {5}, DType::kBF16, 1), 1e-6); }),
       "rms_norm: operands of different dtypes: f32[3,5], bf16[5]");
   EXPECT_EQ(message([&] { ops::LayerNorm(context, x, Tensor(), Tensor(), 1e-6); }),
-            "layer_norm: an operand is no tensor");
+            "layer_norm: an operand is missing");
   EXPECT_EQ(
       message([&] { ops::LayerNorm(context, x, Tensor::Meta({5}, DType::kF32), Tensor(), 1e-6); }),
       "layer_norm: operands on different devices: f32[3,5] on cpu, f32[5] on meta");

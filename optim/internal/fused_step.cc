@@ -26,7 +26,7 @@ void CheckParameters(std::string_view optimizer, const std::vector<nn::Parameter
                    "computes in a smaller dtype, keep f32 parameters and use mixed precision");
     }
     if (!seen.insert(parameter.id()).second) {
-      ThrowInvalid(View(optimizer), ": parameter ", parameter.ToString(), " stands there twice");
+      ThrowInvalid(View(optimizer), ": parameter ", parameter.ToString(), " appears twice");
     }
   }
 }

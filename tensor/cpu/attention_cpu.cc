@@ -83,7 +83,7 @@ Rows<const Accumulator<T>> Readable(const Rows<T>& x, int64_t rows, int64_t cols
   return {copy, cols};
 }
 
-/// For writing: the rows themselves or scratch, which Store copies to them.
+/// For writing: the rows themselves or scratch, which CopyBack copies to them.
 template <typename T>
 Rows<Accumulator<T>> Writable(const Rows<T>& x, int64_t rows, int64_t cols, Scratch& scratch,
                               int slot, bool in_place = true) {
@@ -93,7 +93,7 @@ Rows<Accumulator<T>> Writable(const Rows<T>& x, int64_t rows, int64_t cols, Scra
   return {scratch.Get<Accumulator<T>>(slot, rows * cols), cols};
 }
 template <typename T>
-void Store(const Rows<Accumulator<T>>& from, int64_t rows, int64_t cols, const Rows<T>& to) {
+void CopyBack(const Rows<Accumulator<T>>& from, int64_t rows, int64_t cols, const Rows<T>& to) {
   if (static_cast<const void*>(from.data) == to.data) return;
   for (int64_t row = 0; row < rows; ++row) {
     cpu::ConvertStrided<T, Accumulator<T>>(from.data + row * from.stride, 1,
@@ -123,7 +123,7 @@ void Rotary(ExecutionContext& context, const Tensor& x, const Tensor& cos, const
             RunForIsa<RotaryRows<A>>(from.data, from.stride, static_cast<const A*>(cos.data<A>()),
                                      static_cast<const A*>(sin.data<A>()), inverse ? A{-1} : A{1},
                                      turned.data, turned.stride, rows, half);
-            Store<T>(turned, rows, d, to);
+            CopyBack<T>(turned, rows, d, to);
           }
         });
   });
@@ -283,7 +283,7 @@ void AttendBlock(const Problem& problem, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T
   }
   RunForIsa<FinishBlock<A>>(static_cast<const A*>(max), static_cast<const A*>(sum), sums.data,
                             sums.stride, statistics, rows, d);
-  Store<T>(sums, rows, d, out);
+  CopyBack<T>(sums, rows, d, out);
 }
 
 void Attention(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -396,7 +396,7 @@ void AttendBlockBackward(const Problem& problem, Rows<T> grad, Rows<T> q, Rows<T
     Gemm(n, d, rows, A{1}, grad_products.Transposed(), query_view, /*accumulate=*/true,
          key_head.dk.data + key * key_head.dk.stride, key_head.dk.stride);
   }
-  Store<T>(dqs, rows, d, dq);
+  CopyBack<T>(dqs, rows, d, dq);
 }
 
 /// One key head and the query heads that read it, in order: the sums over queries do not depend on
@@ -434,8 +434,8 @@ void AttentionBackward(ExecutionContext& context, const Tensor& grad, const Tens
                                  from(dq), scratch);
         }
       }
-      Store<T>(shared.dk, keys, d, dks);
-      Store<T>(shared.dv, keys, d, dvs);
+      CopyBack<T>(shared.dk, keys, d, dks);
+      CopyBack<T>(shared.dv, keys, d, dvs);
     });
   });
 }

@@ -16,7 +16,7 @@
 
 namespace shardmesh::cpu {
 
-/// In the type that is computed in.
+/// Converts to the computation type.
 template <typename T>
 SHARDMESH_ALWAYS_INLINE Accumulator<T> Load(const T& value) {
   return static_cast<Accumulator<T>>(value);
@@ -71,7 +71,7 @@ SHARDMESH_ALWAYS_INLINE T Product(T a, T b) {
   }
 }
 
-/// The larger; NaN if either is.
+/// NaN if either is.
 template <typename T>
 SHARDMESH_ALWAYS_INLINE T Maximum(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -81,7 +81,7 @@ SHARDMESH_ALWAYS_INLINE T Maximum(T a, T b) {
   }
 }
 
-/// The smaller; NaN if either is.
+/// NaN if either is.
 template <typename T>
 SHARDMESH_ALWAYS_INLINE T Minimum(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {

@@ -44,13 +44,13 @@ void CopyStrided(int64_t item, const char* from, int64_t from_stride, char* to, 
   }
 }
 
-struct Operands {
+struct LoopOperands {
   int inputs = 0, size = 0;
   const Tensor* tensors[kMaxOperands];
   char* data[kMaxOperands];
   int64_t item[kMaxOperands];
 
-  Operands(std::initializer_list<const Tensor*> in, std::initializer_list<const Tensor*> out) {
+  LoopOperands(std::initializer_list<const Tensor*> in, std::initializer_list<const Tensor*> out) {
     SHARDMESH_CHECK(in.size() + out.size() <= kMaxOperands) << "too many operands";
     inputs = static_cast<int>(in.size());
     for (const auto& list : {in, out}) {
@@ -66,7 +66,7 @@ struct Operands {
 // Dims that all operands share, outermost first, without those of extent 1.
 class LoopNest {
  public:
-  explicit LoopNest(const Operands& operands) : operands_(operands) {
+  explicit LoopNest(const LoopOperands& operands) : operands_(operands) {
     const Tensor& out = *operands.tensors[operands.size - 1];
     for (int dim = 0; dim < out.num_dims(); ++dim) {
       if (out.dim(dim) == 1) continue;
@@ -212,7 +212,7 @@ class LoopNest {
     }
   }
 
-  const Operands& operands_;
+  const LoopOperands& operands_;
   int rank_ = 0;
   int64_t extents_[Dims::kMaxRank + 2];
   int64_t strides_[Dims::kMaxRank + 2][kMaxOperands];
@@ -237,7 +237,7 @@ void ForEachRun(ExecutionContext& context, std::initializer_list<const Tensor*> 
                 std::initializer_list<const Tensor*> outputs, RunFn fn) {
   const int64_t count = outputs.begin()[0]->NumElements();
   if (count == 0) return;
-  const Operands operands(inputs, outputs);
+  const LoopOperands operands(inputs, outputs);
   bool contiguous = true;
   for (int k = 0; k < operands.size; ++k) {
     contiguous = contiguous && operands.tensors[k]->IsContiguous();

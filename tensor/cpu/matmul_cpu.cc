@@ -90,7 +90,7 @@ MatrixView<Accumulator<T>> Readable(const MatrixView<T>& from, int64_t rows, int
 
 /// to (+)= from[rows, cols], contiguous.
 template <typename A, typename Out>
-void Store(const A* from, int64_t rows, int64_t cols, bool accumulate, const Result<Out>& to) {
+void StoreBlock(const A* from, int64_t rows, int64_t cols, bool accumulate, const Result<Out>& to) {
   for (int64_t i = 0; i < rows; ++i) {
     const A* sums = from + i * cols;
     Out* row = to.data + i * to.row_stride;
@@ -139,7 +139,7 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const MatrixView<T>& a, con
                   Readable(b.Block(l, j), depth, cols, scratch, kRight),
                   (in_place && accumulate) || l > 0, sums, in_place ? c_leading : cols);
       }
-      if (!in_place) Store(sums, rows, cols, accumulate, block);
+      if (!in_place) StoreBlock(sums, rows, cols, accumulate, block);
     }
   }
 }

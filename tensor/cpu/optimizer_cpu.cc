@@ -18,7 +18,7 @@ constexpr int64_t kPerTile = 16384;
 
 /// A gradient's element in the dtype of the parameter.
 template <typename T, typename G>
-SHARDMESH_ALWAYS_INLINE T Widened(G value) {
+SHARDMESH_ALWAYS_INLINE T ToParameter(G value) {
   if constexpr (std::is_same_v<G, BFloat16> || std::is_same_v<G, Float16>) {
     return static_cast<T>(static_cast<float>(value));
   } else {
@@ -82,7 +82,7 @@ struct AdamWLoop {
   static SHARDMESH_ALWAYS_INLINE void Run(AdamWFactors<T> f, const G* grad, T* p, T* m, T* v,
                                           int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
-      const T g = Widened<T>(grad[i]);
+      const T g = ToParameter<T>(grad[i]);
       m[i] += (g - m[i]) * f.one_minus_beta1;
       v[i] = v[i] * f.beta2 + g * g * f.one_minus_beta2;
       // No update where eps and all gradients so far are 0.
@@ -112,14 +112,14 @@ struct SgdLoop {
   static SHARDMESH_ALWAYS_INLINE void Run(T lr, T momentum, T weight_decay, bool first,
                                           const G* grad, T* p, T* buffer, int64_t n) {
     if (buffer == nullptr) {
-      for (int64_t i = 0; i < n; ++i) p[i] -= lr * (Widened<T>(grad[i]) + weight_decay * p[i]);
+      for (int64_t i = 0; i < n; ++i) p[i] -= lr * (ToParameter<T>(grad[i]) + weight_decay * p[i]);
       return;
     }
     if (first) {
-      for (int64_t i = 0; i < n; ++i) buffer[i] = Widened<T>(grad[i]) + weight_decay * p[i];
+      for (int64_t i = 0; i < n; ++i) buffer[i] = ToParameter<T>(grad[i]) + weight_decay * p[i];
     } else {
       for (int64_t i = 0; i < n; ++i) {
-        buffer[i] = momentum * buffer[i] + (Widened<T>(grad[i]) + weight_decay * p[i]);
+        buffer[i] = momentum * buffer[i] + (ToParameter<T>(grad[i]) + weight_decay * p[i]);
       }
     }
     for (int64_t i = 0; i < n; ++i) p[i] -= lr * buffer[i];

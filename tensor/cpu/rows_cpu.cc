@@ -53,7 +53,7 @@ class PerRow {
   cpu::RowCursor cursor_;
 };
 
-// The elements of a 1-d tensor in the accumulator's type; null for no tensor.
+// The elements of a vector in the accumulator's type; null for an empty handle.
 template <typename T>
 const Accumulator<T>* ReadVector(const Tensor& w, Scratch& scratch, int slot) {
   if (!w) return nullptr;

@@ -20,7 +20,7 @@ std::string ToString(Operands operands) {
 
 Device DeviceOf(const char* op, Operands operands, Operands optional) {
   for (const Tensor* x : operands) {
-    if (!*x) ThrowInvalid(op, ": an operand is no tensor");
+    if (!*x) ThrowInvalid(op, ": an operand is missing");
   }
   const Tensor& first = **operands.begin();
   const Device device = first.device();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ops check of their operands before anything is allocated, and where their results go.
+// Validates the operands of an op before anything is allocated, and allocates its result.
 #ifndef SHARDMESH_TENSOR_INTERNAL_OPERANDS_H_
 #define SHARDMESH_TENSOR_INTERNAL_OPERANDS_H_
 
@@ -21,14 +21,15 @@ using Operands = std::initializer_list<const Tensor*>;
 std::string ToString(Operands operands);
 
 /// The device that all operands are on. Throws Error(kInvalidArgument) naming `op` if they differ,
-/// or if one that is not optional is no tensor.
+/// or if one that is not optional is an empty handle.
 Device DeviceOf(const char* op, Operands operands, Operands optional = {});
 
-/// Throws Error(kInvalidArgument) unless all operands that are tensors have one floating-point
-/// dtype.
+/// Throws Error(kInvalidArgument) unless all operands have one floating-point dtype. Empty handles
+/// are skipped.
 void RequireOneFloatingDType(const char* op, Operands operands);
 
-/// Throw Error(kInvalidArgument) unless `x`, called `name`, is this, or no tensor.
+/// Throw Error(kInvalidArgument), with `x` called `name`, unless it has this shape or dtype. An
+/// empty handle passes.
 void RequireShape(const char* op, const char* name, const Tensor& x, const Dims& shape);
 void RequireDType(const char* op, const char* name, const Tensor& x, DType dtype);
 /// Throws Error(kInvalidArgument) if `x` has fewer dims.
@@ -37,8 +38,7 @@ void RequireRank(const char* op, const char* name, const Tensor& x, int least);
 /// An uninitialised result beside operands on `device`.
 Tensor EmptyOn(ExecutionContext& context, Device device, const Dims& shape, DType dtype);
 
-/// An uninitialised result, on the device of `like`, whose dims lie in memory in the order in which
-/// those of `like`, of the same rank, do.
+/// An uninitialised result on the device of `like`, whose dims have the same order in memory.
 Tensor EmptyInOrderOf(ExecutionContext& context, const Tensor& like, const Dims& shape,
                       DType dtype);
 
