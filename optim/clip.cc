@@ -185,7 +185,8 @@ double Combined(double a, double b) {
   return larger * std::sqrt(1 + ratio * ratio);
 }
 
-/// "; layers.0.weight f32[7,3] is the first on this rank", or nothing if all of them are finite here.
+/// "; that of layers.0.weight f32[7,3] is the first on this rank", or nothing if all gradients are
+/// finite here.
 std::string FirstNonFinite(const std::vector<nn::Parameter>& parameters) {
   for (const nn::Parameter& parameter : parameters) {
     const DTensor& leaf = parameter.data();

@@ -14,7 +14,7 @@
 
 namespace shardmesh::optim {
 
-/// What happens if the norm is inf or nan. Every rank has the same norm, so all of them do the same.
+/// What happens if the norm is inf or nan: the same on every rank, as the norm is.
 enum class NonFiniteNorm {
   kContinue,  ///< The gradients follow the formula (as PyTorch's do by default): 0 or nan.
   kThrow,     ///< Error(kOutOfRange), before a gradient is changed.

@@ -175,11 +175,11 @@ struct KernelTable {
   /// Last dims contiguous; cos and sin contiguous.
   void (*rotary)(ExecutionContext&, const Tensor& x, const Tensor& cos, const Tensor& sin,
                  bool inverse, Tensor& out);
-  /// q[b, h, sq, d], k and v [b, kv, sk, d], h a multiple of kv; query head i reads key head i / (h
-  /// / kv). Blockwise: memory is linear in sequence length. `causal`: position i sees keys 0..i +
-  /// (sk - sq); one that sees none gives 0. d > 0; last dims contiguous. statistics [b, h, sq, 2] in
-  /// Accumulator dtype: per query, the largest score and the sum of exp(score - largest); -inf and 0
-  /// for one that sees no key.
+  /// q[b, h, sq, d], k and v [b, kv, sk, d], h a multiple of kv; query head i reads key head
+  /// i / (h / kv). Blockwise: memory is linear in sequence length. `causal`: position i sees keys
+  /// 0..i + (sk - sq); one that sees none gives 0. d > 0; last dims contiguous.
+  /// statistics [b, h, sq, 2] in Accumulator dtype: per query, the largest score and the sum of
+  /// exp(score - largest); -inf and 0 for one that sees no key.
   void (*attention)(ExecutionContext&, const Tensor& q, const Tensor& k, const Tensor& v,
                     bool causal, double scale, Tensor& out, Tensor& statistics);
   void (*attention_backward)(ExecutionContext&, const Tensor& grad, const Tensor& q,

@@ -28,8 +28,8 @@ inline constexpr int64_t kTileElements = 16 * 1024;
 using RunFn = absl::FunctionRef<void(char* const* data, int64_t n)>;
 
 /// Calls fn for contiguous runs that cover each element exactly once, on all threads: inputs first,
-/// then outputs. At most five operands. An output that is read must be among the inputs as well. The
-/// order in memory of the last output decides which way the runs go.
+/// then outputs. At most five operands. An output that is read must be among the inputs as well.
+/// The runs follow the order in memory of the last output.
 void ForEachRun(ExecutionContext& context, std::initializer_list<const Tensor*> inputs,
                 std::initializer_list<const Tensor*> outputs, RunFn fn);
 
