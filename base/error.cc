@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/base/error.h"
 
+#include <new>
+
 namespace shardmesh {
 
 void ThrowIfError(const absl::Status& status) {
@@ -8,10 +10,13 @@ void ThrowIfError(const absl::Status& status) {
 }
 
 absl::Status StatusOf(std::exception_ptr exception) {
+  if (exception == nullptr) return absl::InternalError("an error without an exception");
   try {
     std::rethrow_exception(exception);
   } catch (const Error& error) {
     return error.ToStatus();
+  } catch (const std::bad_alloc& error) {
+    return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", error.what()));
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   } catch (...) {

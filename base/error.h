@@ -23,7 +23,10 @@ namespace shardmesh {
 /// An exception that carries an absl::StatusCode and a message.
 class Error : public std::exception {
  public:
-  Error(absl::StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  /// kOk becomes kUnknown: an error stays one, with its message, as a Status too.
+  Error(absl::StatusCode code, std::string message)
+      : code_(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code),
+        message_(std::move(message)) {}
 
   absl::StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
@@ -50,7 +53,8 @@ template <typename... Parts>
 /// Throws the Error that corresponds to a non-OK `status`; does nothing if it is OK.
 void ThrowIfError(const absl::Status& status);
 
-/// The Status of an exception: an Error keeps its code, any other std::exception becomes kInternal.
+/// The Status of an exception: an Error keeps its code, std::bad_alloc becomes kResourceExhausted,
+/// anything else kInternal. Never OK.
 absl::Status StatusOf(std::exception_ptr exception);
 
 /// Runs `fn` and returns what it threw as a Status, or OK.
