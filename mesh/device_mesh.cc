@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "shardmesh/base/check.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/base/rank_list.h"
 
 namespace shardmesh {
 namespace {
@@ -132,8 +133,8 @@ Communicator& DeviceMesh::Root::GroupAmong(std::vector<std::vector<int>> all,
     Communicator& result = *group;
     if (result.world_ranks() != all[color]) {
       ThrowInvalid("ranks disagree about the mesh: on rank ", world.world_rank(), " group \"", name,
-                   "\" has ranks ", absl::StrJoin(all[color], ", "), ", but it was made of ",
-                   absl::StrJoin(result.world_ranks(), ", "));
+                   "\" has ranks ", RankList(all[color]), ", but it was made of ",
+                   RankList(result.world_ranks()));
     }
     groups.emplace(std::pair(std::move(all), name), std::move(group));
     return result;
@@ -185,8 +186,8 @@ DeviceMesh DeviceMesh::Create(Communicator& world, const MeshShape& shape,
   if (!data->is_member) return DeviceMesh(data);
   if (whole->world_ranks() != data->grid.ranks) {
     ThrowInvalid("ranks disagree about the mesh ", shape.ToString(), ": rank ", world.world_rank(),
-                 " was given ", absl::StrJoin(data->grid.ranks, ", "), ", together they are ",
-                 absl::StrJoin(whole->world_ranks(), ", "));
+                 " was given ", RankList(data->grid.ranks), ", together they are ",
+                 RankList(whole->world_ranks()));
   }
   data->root->whole = whole.get();
   data->root->groups.emplace(std::pair(data->grid.GroupsAlong(data->grid_axes), name),
@@ -207,7 +208,7 @@ TypeMap& DeviceMesh::locals() const { return data_->root->world.locals(); }
 const DeviceMesh::Data& DeviceMesh::MemberData() const {
   if (!data_->is_member) {
     ThrowInvalid("rank ", data_->root->world.world_rank(), " is not in the mesh ",
-                 data_->shape.ToString(), " of ranks ", absl::StrJoin(data_->ranks, ", "));
+                 data_->shape.ToString(), " of ranks ", RankList(data_->ranks));
   }
   return *data_;
 }

@@ -197,6 +197,18 @@ TEST(DeviceMesh, LeavesRanksOutside) {
   });
 }
 
+// A message listed all ranks of a mesh of thousands.
+TEST(DeviceMesh, NamesAtMostSixteenRanksInMessages) {
+  OnRanks(24, [](Communicator& world) {
+    Ranks ranks(23);
+    std::iota(ranks.begin(), ranks.end(), 1);
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 23}}, ranks);
+    if (world.rank() == 0) {
+      EXPECT_THAT(MessageOf([&] { mesh.coord(); }), HasSubstr("14, 15, 16 and 7 more"));
+    }
+  });
+}
+
 // ---- Groups of several axes -----------------------------------------------------------------
 
 // Elsewhere flattening dims that are not adjacent built the wrong groups.
