@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -45,20 +46,19 @@ bool SpinUntil(const Condition& condition) {
 class ExecutionContext::Pool {
  public:
   explicit Pool(int workers) {
-    for (int i = 0; i < workers; ++i) {
-      threads_.emplace_back([this] { Work(); });
+    try {
+      while (static_cast<int>(threads_.size()) < workers) threads_.emplace_back([this] { Work(); });
+    } catch (const std::system_error& error) {
+      Stop();
+      Throw(absl::StatusCode::kResourceExhausted, "cannot start kernel thread ",
+            threads_.size() + 1, " of ", workers, ": ", error.what());
+    } catch (...) {
+      Stop();
+      throw;
     }
   }
 
-  ~Pool() {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = true;
-      opened_.fetch_add(1, std::memory_order_release);
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Pool() { Stop(); }
 
   void Run(int64_t tiles, absl::FunctionRef<void(int64_t)> fn) {
     Job job{fn, tiles};
@@ -99,6 +99,17 @@ class ExecutionContext::Pool {
       job.next.store(job.tiles, std::memory_order_relaxed);
       if (!job.failed.exchange(true)) job.exception = std::current_exception();
     }
+  }
+
+  // Ends the threads there are.
+  void Stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+      opened_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   void Work() {

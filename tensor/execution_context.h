@@ -20,6 +20,7 @@ class TimeProfile;
 class ExecutionContext {
  public:
   /// `threads` >= 1 is how many threads work on one kernel, the caller included.
+  /// Errors: throws Error(kResourceExhausted) if one of them cannot be started.
   explicit ExecutionContext(Device device = Device::Cpu(), int threads = 1,
                             std::shared_ptr<Allocator> allocator = nullptr);
   ~ExecutionContext();
