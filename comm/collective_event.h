@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an observer learns of a collective that its rank posts.
+// What an observer sees of a collective that its rank posts.
 #ifndef SHARDMESH_COMM_COLLECTIVE_EVENT_H_
 #define SHARDMESH_COMM_COLLECTIVE_EVENT_H_
 
@@ -14,11 +14,14 @@ struct CollectiveEvent {
   int group_size;
   /// all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier.
   std::string_view kind;
-  std::string_view op;  ///< Who asked.
-  /// Sent by this rank, in the dtype on the wire, boxes and not padding, for p members: all-gather
-  /// (p - 1) x own source; reduce-scatter all sources but the own; all-reduce both, with the
-  /// flattened elements in ceil-chunks; all-to-all what leaves; broadcast (p - 1) x the tensors on
-  /// the root, 0 elsewhere. A batch is one event.
+  std::string_view op;  ///< The caller's name for it, as "clip_grad_norm".
+  /// Sent by this rank, in the dtype on the wire, without padding; p is the group size.
+  ///   all-gather      (p - 1) x own source
+  ///   reduce-scatter  all sources but the own
+  ///   all-reduce      a reduce-scatter and an all-gather of the flattened elements in p chunks
+  ///   all-to-all      all sends but the own
+  ///   broadcast       (p - 1) x the tensors on the root, 0 elsewhere
+  /// A batch is one event.
   int64_t bytes_sent;
 };
 

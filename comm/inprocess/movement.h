@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a collective moves, straight from the memory of one member to that of another, cut into
-// parts that any thread may run. A part reads and writes elements that no other part writes, so
-// parts run in any order and at once.
+// The copies and reductions of a collective, straight from the memory of one member to that of
+// another, cut into parts that any thread may run. No part reads or writes an element that another
+// part writes, so parts may run concurrently and in any order.
 #ifndef SHARDMESH_COMM_INPROCESS_MOVEMENT_H_
 #define SHARDMESH_COMM_INPROCESS_MOVEMENT_H_
 

@@ -87,7 +87,7 @@ struct Detacher {
   ExecutionContext& context;
   int rank;
 
-  // What this member alone would read is not needed.
+  // The member's own part is read by nobody else, so it is not copied.
   void Sources(std::vector<Tensor>& sources) const {
     for (size_t m = 0; m < sources.size(); ++m) {
       sources[m] =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one member brings to a collective, and whether what two members bring fits together.
+// The arguments of one member of a collective, and whether those of two members fit together.
 #ifndef SHARDMESH_COMM_INPROCESS_POSTED_CALL_H_
 #define SHARDMESH_COMM_INPROCESS_POSTED_CALL_H_
 
@@ -33,7 +33,7 @@ using Operands = std::variant<BarrierRequest, std::vector<AllGatherItem>,
                               std::vector<ReduceScatterItem>, std::vector<AllReduceItem>,
                               std::vector<AllToAllItem>, BroadcastRequest, SplitRequest>;
 
-/// How messages call it.
+/// Its name in messages.
 struct CallName {
   std::string_view kind;  ///< "all_gather", ..., "barrier", "split".
   std::optional<ReduceOp> reduction;
@@ -54,21 +54,21 @@ struct PostedCall {
 /// A member of a group in one collective.
 struct Member {
   bool has_posted = false;
-  bool is_detached = false;  ///< Its targets are not to be written.
+  bool is_detached = false;  ///< Its targets must not be written.
   PostedCall call;
 };
 
-/// Why two members cannot have meant the same collective, as "f32[3] against f32[4] (item 2,
-/// targets[1])", or "" if they can. Dtypes, all shapes, reduction and root count; `op` does not.
-/// What members may bring differently and still must fit (shapes of an all-to-all, requests of a
-/// split) is checked when all have posted.
+/// How two members' calls of one collective differ, as "f32[3] against f32[4] (item 2,
+/// targets[1])", or "" if they agree. Compares dtypes, all shapes, reduction and root, not `op`.
+/// Arguments that may differ between members but must fit together (shapes of an all-to-all,
+/// requests of a split) are checked when all have posted.
 std::string Difference(const PostedCall& a, const PostedCall& b);
 
-/// As Difference, for what member i of an all-to-all sends and member j receives.
+/// As Difference, between what member i of an all-to-all sends to member j and what j expects.
 std::string PairDifference(const PostedCall& a, int i, const PostedCall& b, int j);
 
-/// Cuts `call` of member `rank` loose from the caller's memory: what peers read of it is copied,
-/// what they would write keeps its shape alone. Throws if there is no memory.
+/// Makes `call` of member `rank` independent of the caller's memory: sources that peers read are
+/// copied, targets keep only their shapes. Throws if there is no memory.
 void Detach(ExecutionContext& context, int rank, PostedCall& call);
 
 }  // namespace shardmesh::inprocess

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one rank can know of a collective's operands on its own: whether they fit each other, and
-// how many bytes it sends. The same for every backend.
+// Checks of a collective's operands that need no other rank, and the bytes that a rank sends. The
+// same for every backend.
 #ifndef SHARDMESH_COMM_INTERNAL_OPERANDS_H_
 #define SHARDMESH_COMM_INTERNAL_OPERANDS_H_
 

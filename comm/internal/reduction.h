@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reduction of the same elements of several tensors, in the order of the sources: the one
-// definition of what a reducing collective computes, element by element, on every backend.
+// Element-wise reduction of several tensors in the order of the sources. It defines what a reducing
+// collective computes on every backend.
 #ifndef SHARDMESH_COMM_INTERNAL_REDUCTION_H_
 #define SHARDMESH_COMM_INTERNAL_REDUCTION_H_
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The elements of a tensor in row-major order, as a backend moves them: a range of any tensor,
-// strided or not, from or to contiguous memory or another tensor. It holds plain pointers, so any
-// thread may use it.
+// A view of a tensor's elements in row-major order, from which backends copy ranges to and from
+// contiguous memory or other tensors, strided or not. Holds plain pointers, so any thread may use
+// it.
 #ifndef SHARDMESH_COMM_INTERNAL_STRIDED_VIEW_H_
 #define SHARDMESH_COMM_INTERNAL_STRIDED_VIEW_H_
 
@@ -28,8 +28,8 @@ class StridedView {
   /// Copies contiguous memory to elements [begin, begin + count).
   void Unpack(const void* in, int64_t begin, int64_t count) const;
 
-  /// Copies elements [begin, begin + count) of `from` to the same ones of `to`. Both have as many
-  /// elements of one size. Does nothing if they are the same view.
+  /// Copies elements [begin, begin + count) of `from` to the same elements of `to`. Both have the
+  /// same number and size of elements. Does nothing if they are the same view.
   static void Copy(const StridedView& from, const StridedView& to, int64_t begin, int64_t count);
 
  private:
