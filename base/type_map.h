@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Objects of one rank, one a type, made on first use: how layers above keep per-rank state
+// Per-rank singletons, keyed by type and made on first use: how layers above keep per-rank state
 // (decision caches, autograd mode) without thread-local variables and without the layers below
 // knowing their types.
 //
@@ -20,12 +20,22 @@ class TypeMap {
   /// The object of type T, default-constructed by the first call.
   template <typename T>
   T& Get() {
-    std::shared_ptr<void>& slot = objects_[std::type_index(typeid(T))];
-    if (slot == nullptr) slot = std::make_shared<T>();
-    return *static_cast<T*>(slot.get());
+    return *static_cast<T*>(Slot<T>().get());
+  }
+  /// As Get, for a holder that may outlive the map.
+  template <typename T>
+  std::shared_ptr<T> Share() {
+    return std::static_pointer_cast<T>(Slot<T>());
   }
 
  private:
+  template <typename T>
+  std::shared_ptr<void>& Slot() {
+    std::shared_ptr<void>& slot = objects_[std::type_index(typeid(T))];
+    if (slot == nullptr) slot = std::make_shared<T>();
+    return slot;
+  }
+
   std::unordered_map<std::type_index, std::shared_ptr<void>> objects_;
 };
 

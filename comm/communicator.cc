@@ -82,7 +82,7 @@ void Communicator::Barrier(std::string_view op) {
 }
 
 Communicator::ObserverList& Communicator::Observers() {
-  if (observers_ == nullptr) observers_ = &locals().Get<ObserverList>();
+  if (observers_ == nullptr) observers_ = locals().Share<ObserverList>();
   return *observers_;
 }
 

@@ -10,22 +10,22 @@
 //   * Every member calls the same collectives in the same order. Each call has a sequence number in
 //     its group and a signature (kind, dtypes, the whole vector of counts, reduction, root), which
 //     is checked in every build: members that differ end in an error on every rank of the world.
-//   * A collective posts and returns. Until Wait() returns the caller leaves all its buffers alone:
-//     it does not write sources nor read or write targets. After Wait() it may do anything with
-//     them: no peer still reads a source.
-//   * A Work keeps its buffers alive. Dropping it without waiting is allowed; its targets are then
-//     undefined, the peers still get theirs, and the buffers may be used for anything at once (a
-//     source that a peer still needs is copied).
+//   * A collective posts and returns. Until Wait() returns, the caller must neither write sources
+//     nor read or write targets. After Wait() no peer reads a source any more.
+//   * A Work keeps its buffers alive. Dropping it without waiting is allowed: its targets are then
+//     undefined, peers still get theirs, and the buffers can be reused at once (a source that a
+//     peer still needs is copied). It must still be posted by every member.
 //   * Counts may be uneven and zero. Tensors may be strided on every backend.
 //   * Reductions run in rank order: bitwise repeatable, and the same bits on every member. bf16 and
 //     f16 are accumulated in f32 and rounded once. Max and min propagate NaN. Bool cannot be
 //     reduced.
-//   * Storage versions (tensor/storage.h) are left alone: a caller that has a collective write into
-//     a tensor that autograd may have saved bumps them itself. Neither Storage::Release() nor
-//     Refill() may be called while a buffer is in use.
+//   * Collectives do not change storage versions (tensor/storage.h): a caller that lets one write
+//     into a tensor that autograd may have saved bumps the version itself. Neither
+//     Storage::Release() nor Refill() may be called while a buffer is in use.
 //   * Nothing waits for ever. A mismatch, an absent member, a member that threw or a time-out fails
 //     the world: every pending and later Wait() on every rank throws one Error that names the first
-//     cause, the group, the sequence number, the op, and who arrived and who did not.
+//     cause, the group, the sequence number, the op, and which ranks arrived and which did not
+//     (at most 16 of each).
 #ifndef SHARDMESH_COMM_COMMUNICATOR_H_
 #define SHARDMESH_COMM_COMMUNICATOR_H_
 
@@ -142,7 +142,7 @@ class Communicator {
   int rank_;
   std::vector<int> world_ranks_;
   std::string name_;
-  ObserverList* observers_ = nullptr;  // In locals(): one for all groups of the rank.
+  std::shared_ptr<ObserverList> observers_;  // Of locals(): one for all groups of the rank.
 };
 
 }  // namespace shardmesh

@@ -16,14 +16,24 @@
 
 namespace shardmesh {
 
+/// What RunRanks does about a rank that is still in the program's own code (an endless loop, a
+/// blocked read) when the world has failed and a whole time-out has passed since. It cannot stop
+/// the thread.
+enum class StuckRanks {
+  kWait,   ///< Says on stderr which rank it is and why the world failed, and waits for the rank.
+  kAbort,  ///< Says so and aborts the process.
+};
+
 struct RunOptions {
-  /// How long a rank waits for an absent peer. Must be positive and finite.
+  /// How long a rank waits for an absent peer. Must be positive and finite. Time in which the
+  /// process was stopped does not count.
   absl::Duration timeout = absl::Minutes(5);
   /// Threads that work on one rank's kernels; 0: cores / ranks, at least one.
   int threads_per_rank = 0;
   /// Each collective is waited for where it is posted: for bisecting faults of order between
   /// groups.
   bool synchronous = false;
+  StuckRanks stuck_ranks = StuckRanks::kWait;
 };
 
 /// Runs `fn` on `num_ranks` threads, each with its own world communicator, and returns when all
@@ -32,8 +42,16 @@ struct RunOptions {
 /// An exception that leaves `fn` on one rank fails the world: every other rank's pending or next
 /// collective throws, and the Status names the first cause and its rank. An exception that is
 /// caught inside `fn` fails nothing. A rank that returns while others wait for it fails the world
-/// as well.
-/// Errors: kInvalidArgument if num_ranks < 1 or an option is out of range; else the first cause.
+/// as well, and so does a collective that only some of its group have posted by the end. Works and
+/// groups that outlive the run throw when they are used.
+///
+/// Memory: where there is none for a tensor, that is an Error (kResourceExhausted) like any other.
+/// Where `operator new` finds none while RunRanks runs, the process ends with one line on stderr:
+/// the library's own small objects cannot be half there. A program that installs a new-handler
+/// (std::set_new_handler) before RunRanks keeps its own.
+///
+/// Errors: kInvalidArgument if num_ranks < 1 or an option is out of range; kResourceExhausted if a
+/// thread cannot be started, naming the rank and threads_per_rank; else the first cause.
 absl::Status RunRanks(int num_ranks, absl::FunctionRef<void(Communicator& world)> fn,
                       const RunOptions& options = {});
 

@@ -12,8 +12,8 @@ namespace shardmesh {
 class Work {
  public:
   /// What a backend provides. Its Wait and IsDone are TimeProfile spans of kCommunication. The
-  /// destructor may find the collective unfinished: it neither throws nor waits for ever, and the
-  /// buffers stay alive until no peer needs them.
+  /// destructor of an unfinished collective neither throws nor waits for ever; the buffers stay
+  /// alive until no peer needs them.
   class State {
    public:
     virtual ~State() = default;
@@ -31,8 +31,10 @@ class Work {
   void Wait() {
     if (state_ != nullptr) state_->Wait();
   }
-  /// True if Wait() would not block (it may throw). Does not block itself, but may do a bounded
-  /// piece of the work.
+  /// True if Wait() would not block (it may throw). Does not block, but may do a bounded piece of
+  /// the work. A loop over IsDone() ends wherever Wait() would: when a missing member has returned
+  /// from the program, when the world fails, or after the world's time-out (calls that are more
+  /// than an eighth of the time-out apart: after at most 48 of them).
   bool IsDone() const { return state_ == nullptr || state_->IsDone(); }
 
  private:

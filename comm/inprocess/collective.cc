@@ -5,7 +5,8 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/base/rank_list.h"
 
 namespace shardmesh::inprocess {
 
@@ -101,10 +102,10 @@ std::string Collective::ToString() const {
   for (int m = 0; m < size(); ++m)
     (HasPosted(m) ? arrived : missing).push_back(group_->world_ranks[m]);
   std::string text = absl::StrCat("collective ", sequence_, " of group \"", group_->name,
-                                  "\" (ranks ", absl::StrJoin(group_->world_ranks, ", "),
+                                  "\" (ranks ", RankList(group_->world_ranks),
                                   "): ", members_[first_to_post_].call.name.ToString(),
-                                  "; arrived: ", absl::StrJoin(arrived, ", "));
-  if (!missing.empty()) absl::StrAppend(&text, "; missing: ", absl::StrJoin(missing, ", "));
+                                  "; arrived: ", RankList(arrived));
+  if (!missing.empty()) absl::StrAppend(&text, "; missing: ", RankList(missing));
   return text;
 }
 
@@ -123,11 +124,15 @@ int Collective::TakePart(int member) {
   return -1;
 }
 
-bool Collective::RunPart(int member) {
+bool Collective::RunPart(int member, absl::FunctionRef<void(const absl::Status& error)> on_error) {
   if (!HasParts()) return false;
   const int part = TakePart(member);  // Negative if others were faster.
   if (part < 0) return false;
-  movement_.RunPart(part, members_);
+  try {
+    movement_.RunPart(part, members_);
+  } catch (...) {
+    on_error(StatusOf(std::current_exception()));
+  }
   // The increments form a release sequence: who makes the last one has seen the writes of all
   // parts.
   if (parts_run_.fetch_add(1, std::memory_order_acq_rel) + 1 < movement_.num_parts()) return false;

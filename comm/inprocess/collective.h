@@ -3,10 +3,10 @@
 // A group of ranks of an in-process world, and one collective of it from the first post to the last
 // read.
 //
-// All members post; the last one seals the collective: it is ready, and what it moves is fixed and
-// cut into parts. Any thread that waits for it runs parts, whoever's memory they touch; when the
-// last part has run it is done. So it depends on nobody's waiting order: once all have posted, one
-// waiter is enough.
+// All members post. The last post seals the collective: it is ready, and what it moves is cut into
+// parts. Any thread that waits for it runs parts, also those that move other members' memory; when
+// the last part has run it is done. So the order of waiting does not matter: once all members have
+// posted, one waiter is enough.
 #ifndef SHARDMESH_COMM_INPROCESS_COLLECTIVE_H_
 #define SHARDMESH_COMM_INPROCESS_COLLECTIVE_H_
 
@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "shardmesh/comm/inprocess/movement.h"
 #include "shardmesh/comm/inprocess/posted_call.h"
 
@@ -37,11 +39,12 @@ struct Group {
       : identity(std::make_shared<GroupIdentity>(
             GroupIdentity{std::move(name), std::move(world_ranks)})) {}
 
-  /// Apart, for the collectives, which must not own the group that owns them.
+  /// Shared with the collectives, which must not own the group that owns them.
   const std::shared_ptr<const GroupIdentity> identity;
   /// Collectives that some member has posted and some has not; the first has number `first_open`.
   std::deque<std::shared_ptr<Collective>> open;
   int64_t first_open = 0;
+  bool is_remembered = false;  ///< By the world, which reports what is still open at the end.
 };
 
 class Collective {
@@ -53,14 +56,14 @@ class Collective {
   int size() const { return static_cast<int>(members_.size()); }
 
   // ---- Under the world's mutex, until it is ready -------------------------------------------
-  /// Takes what `member` posts. Returns "" or how it differs from what the first to post has
-  /// posted.
+  /// Adds the call of `member`. Returns "" or how it differs from the call that was posted first.
   std::string Join(int member, PostedCall call);
   bool HasPosted(int member) const { return members_[member].has_posted; }
   bool AllHavePosted() const { return num_posted_ == size(); }
   /// After the last Join: makes it ready. Returns "" or what does not fit between two members.
   std::string Seal();
-  /// Cuts the call of `member` loose from the caller's memory. Throws if there is no memory.
+  /// Copies the sources of `member`, so that its buffers are free at once. Throws if there is no
+  /// memory.
   void Detach(int member, ExecutionContext& context);
   /// "collective 3 of group "dp" (ranks 0, 2): all_reduce sum (op "grads"); arrived: 0; missing:
   /// 2".
@@ -69,19 +72,20 @@ class Collective {
   // ---- Any thread ---------------------------------------------------------------------------
   bool IsReady() const { return phase_.load() != Phase::kPosting; }
   bool IsDone() const { return phase_.load() == Phase::kDone; }
-  /// True if there is a part that nobody has taken yet.
+  /// True if a part has not been taken yet.
   bool HasParts() const { return IsReady() && untaken_parts_.load(std::memory_order_relaxed) > 0; }
-  /// Runs one part, if there is one to take, by preference one that concerns the memory of
-  /// `member`. Returns true if this made the collective done.
-  bool RunPart(int member);
+  /// Runs one part, if one is left, preferably of the stretch of `member`. Returns true if this
+  /// made the collective done. A part that throws (a buffer was released) counts as run, so that
+  /// nobody waits for it, after `on_error` was called.
+  bool RunPart(int member, absl::FunctionRef<void(const absl::Status& error)> on_error);
   int num_parts() const { return movement_.num_parts(); }
 
-  /// Threads about to sleep until this changes. Whoever changes it looks here after, so no wake-up
-  /// is lost.
+  /// Number of threads that sleep until the phase changes. A thread that changes the phase reads
+  /// this afterwards, so no wake-up is lost.
   std::atomic<int> sleepers = 0;
 
-  // ---- By a member's own thread, when done or never to be ready -----------------------------
-  /// Lets go of the member's buffers.
+  // ---- The member's own thread, when done or when it will never be ready --------------------
+  /// Frees the member's buffers.
   void Release(int member) { members_[member].call.operands = BarrierRequest{}; }
   /// What a split gives to a member: its group (or null) and its position in it.
   std::pair<std::shared_ptr<Group>, int> SplitResult(int member) const {
@@ -104,8 +108,8 @@ class Collective {
   std::vector<std::pair<std::shared_ptr<Group>, int>> split_results_;
   Movement movement_;
   std::atomic<Phase> phase_ = Phase::kPosting;
-  // Member m begins with the m-th of equal stretches of the parts and helps with the others later:
-  // what a core has in its caches stays there from one collective to the next.
+  // The parts are split into one stretch per member. Member m takes parts of stretch m first and
+  // then of the others, so that a core finds the same memory in its caches in every collective.
   int FirstPart(int stretch) const {
     return static_cast<int>(int64_t{stretch} * movement_.num_parts() / size());
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/comm/inprocess/inprocess_communicator.h"
 
+#include <optional>
 #include <utility>
 
 #include "shardmesh/comm/internal/strided_view.h"
@@ -12,35 +13,36 @@ namespace {
 class PostedWork final : public Work::State {
  public:
   PostedWork(std::shared_ptr<World> world, std::shared_ptr<Collective> collective, int member,
-             ExecutionContext& context)
+             std::shared_ptr<RankState> state)
       : world_(std::move(world)),
         collective_(std::move(collective)),
         member_(member),
-        context_(context) {}
+        state_(std::move(state)) {}
 
   ~PostedWork() override {
-    if (!is_settled_) world_->Drop(*collective_, member_, context_);
+    if (!is_settled_) world_->Drop(*collective_, member_, state_->context);
   }
 
   void Wait() override {
     if (is_settled_ && !world_->HasFailed()) return;
     is_settled_ = true;  // Also if this throws.
-    const TimeProfile::Span span(context_, TimeKind::kCommunication);
+    const TimeProfile::Span span(state_->context, TimeKind::kCommunication);
     world_->Wait(*collective_, member_);
   }
 
   bool IsDone() override {
     if (is_settled_) return true;
-    const TimeProfile::Span span(context_, TimeKind::kCommunication);
-    return world_->Poll(*collective_, member_);
+    const TimeProfile::Span span(state_->context, TimeKind::kCommunication);
+    return world_->Poll(*collective_, member_, polls_);
   }
 
  private:
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Collective> collective_;
   const int member_;
-  ExecutionContext& context_;  // Of the rank that posted.
+  const std::shared_ptr<RankState> state_;  // Of the rank that posted.
   bool is_settled_ = false;
+  std::optional<PollRecord> polls_;
 };
 
 // In a group of one: the result is the source.
@@ -53,17 +55,17 @@ void CopyLocal(const Tensor& source, const Tensor& target) {
 
 InprocessCommunicator::InprocessCommunicator(std::shared_ptr<World> world,
                                              std::shared_ptr<Group> group, int member,
-                                             RankState& state)
+                                             std::shared_ptr<RankState> state)
     : Communicator(member, group->identity->world_ranks, group->identity->name),
       world_(std::move(world)),
       group_(std::move(group)),
-      state_(state) {}
+      state_(std::move(state)) {}
 
 Work InprocessCommunicator::Post(PostedCall call) {
   auto collective = world_->Post(group_, rank(), next_sequence_, std::move(call));
   ++next_sequence_;
-  Work work(std::make_shared<PostedWork>(world_, std::move(collective), rank(), state_.context));
-  if (state_.synchronous) work.Wait();
+  Work work(std::make_shared<PostedWork>(world_, std::move(collective), rank(), state_));
+  if (state_->synchronous) work.Wait();
   return work;
 }
 

@@ -17,7 +17,7 @@
 
 namespace shardmesh::inprocess {
 
-/// What a rank's communicators share. Outlives them and their works.
+/// What a rank's communicators and works share, and keep alive.
 struct RankState {
   explicit RankState(int threads) : context(Device::Cpu(), threads, Allocator::Create()) {}
 
@@ -29,10 +29,10 @@ struct RankState {
 class InprocessCommunicator final : public Communicator {
  public:
   InprocessCommunicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int member,
-                        RankState& state);
+                        std::shared_ptr<RankState> state);
 
-  ExecutionContext& context() const override { return state_.context; }
-  TypeMap& locals() const override { return state_.locals; }
+  ExecutionContext& context() const override { return state_->context; }
+  TypeMap& locals() const override { return state_->locals; }
   absl::Duration timeout() const override { return world_->timeout(); }
   std::unique_ptr<Communicator> Split(int color, int key, std::string name) override;
   void Fail(const absl::Status& cause) override { world_->Fail(world_rank(), cause); }
@@ -51,7 +51,7 @@ class InprocessCommunicator final : public Communicator {
 
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Group> group_;
-  RankState& state_;
+  const std::shared_ptr<RankState> state_;
   int64_t next_sequence_ = 0;
 };
 

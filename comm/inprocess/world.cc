@@ -2,12 +2,13 @@
 #include "shardmesh/comm/inprocess/world.h"
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/base/rank_list.h"
 
 namespace shardmesh::inprocess {
 namespace {
@@ -16,8 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 // How long a waiter looks for news before it sleeps: about what sleeping and waking would cost.
 constexpr std::chrono::microseconds kSpinTime(60);
-// Ranks that messages list, in large worlds.
-constexpr int kMaxListed = 16;
 
 void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -76,8 +75,9 @@ std::shared_ptr<Collective> World::Post(const std::shared_ptr<Group>& group, int
     if (failed_) {
       ThrowFailedLocked(absl::StrCat("; rank ", rank, " was about to post ", call.name.ToString(),
                                      " as collective ", sequence, " of group \"", identity.name,
-                                     "\" (ranks ", absl::StrJoin(identity.world_ranks, ", "), ")"));
+                                     "\" (ranks ", RankList(identity.world_ranks), ")"));
     }
+    if (!group->is_remembered) Remember(group);
     const auto index = static_cast<size_t>(sequence - group->first_open);
     if (index == group->open.size())
       group->open.push_back(std::make_shared<Collective>(group->identity, sequence));
@@ -92,7 +92,8 @@ std::shared_ptr<Collective> World::Post(const std::shared_ptr<Group>& group, int
     }
     if (!misfit.empty()) {
       FailLocked(absl::StatusCode::kInvalidArgument,
-                 absl::StrCat("mismatch: ", misfit, ", in ", collective->ToString(), Histories()));
+                 absl::StrCat("mismatch: ", misfit, ", in ", collective->ToString(),
+                              Histories(*collective)));
       collective->Release(member);
       ThrowFailedLocked("");
     }
@@ -115,15 +116,22 @@ void World::RecordPost(int rank, const GroupIdentity& group, int64_t sequence,
 
 // ---- Waiting --------------------------------------------------------------------------------
 
+void World::RunPart(Collective& collective, int member) {
+  const auto fail = [&](const absl::Status& error) {
+    const Lock lock = LockWorld();
+    FailLocked(error.code(), absl::StrCat("moving the data of ", collective.ToString(), ": ",
+                                          error.message(), Histories(collective)));
+  };
+  const bool is_done = collective.RunPart(member, fail);
+  // Done is stored before sleepers is read, and a sleeper does it the other way round: one of
+  // them sees the other.
+  if (!is_done || collective.sleepers.load() == 0) return;
+  const Lock lock = LockWorld();
+  WakeLocked(collective);
+}
+
 void World::Help(Collective& collective, int member) {
-  while (collective.HasParts()) {
-    // Done is stored before sleepers is read, and a sleeper does it the other way round: one of
-    // them sees the other.
-    if (collective.RunPart(member) && collective.sleepers.load() > 0) {
-      const Lock lock = LockWorld();
-      WakeLocked(collective);
-    }
-  }
+  while (collective.HasParts()) RunPart(collective, member);
 }
 
 void World::WakeLocked(const Collective& collective) {
@@ -134,8 +142,6 @@ void World::WakeLocked(const Collective& collective) {
 }
 
 void World::WaitUntilSettled(Collective& collective, int member) {
-  if (collective.IsDone()) return;
-  const Clock::time_point deadline = Clock::now() + absl::ToChronoNanoseconds(timeout_);
   Spinner spinner;
   while (!collective.IsDone()) {
     if (collective.HasParts()) {
@@ -143,12 +149,12 @@ void World::WaitUntilSettled(Collective& collective, int member) {
     } else if (HasFailed() && !collective.IsReady()) {
       return;  // Nobody posts in a failed world, so it never will be ready.
     } else if (!spinner.Spin()) {
-      Block(collective, collective.group().world_ranks[member], deadline);
+      Block(collective, collective.group().world_ranks[member]);
     }
   }
 }
 
-void World::Block(Collective& collective, int rank, Clock::time_point deadline) {
+void World::Block(Collective& collective, int rank) {
   Lock lock = LockWorld();
   RankState& state = ranks_[rank];
   state.blocked_on = &collective;
@@ -157,15 +163,15 @@ void World::Block(Collective& collective, int rank, Clock::time_point deadline) 
     return collective.IsDone() || collective.HasParts() || (HasFailed() && !collective.IsReady());
   };
   if (!has_news() && !collective.IsReady()) FailIfStuck(rank);
+  Patience patience(absl::ToChronoNanoseconds(timeout_));
   while (!has_news()) {
     if (collective.IsReady()) {
       state.wake.wait(lock);  // For a part that a peer is running: no time-out needed.
-    } else if (state.wake.wait_until(lock, deadline) == std::cv_status::timeout && !has_news() &&
-               !collective.IsReady()) {
-      FailLocked(absl::StatusCode::kDeadlineExceeded,
-                 absl::StrCat("rank ", rank, " waited ", absl::FormatDuration(timeout_), " in ",
-                              collective.ToString(), Histories()));
+      continue;
     }
+    state.wake.wait_until(lock, patience.NextLook());
+    if (!has_news() && !collective.IsReady() && patience.IsExhausted())
+      FailWithTimeout(collective, rank);
   }
   collective.sleepers.fetch_sub(1);
   state.blocked_on = nullptr;
@@ -183,12 +189,25 @@ void World::Wait(Collective& collective, int member) {
                         : absl::StrCat("; rank ", rank, " was in ", collective.ToString()));
 }
 
-bool World::Poll(Collective& collective, int member) {
-  if (collective.HasParts() && collective.RunPart(member) && collective.sleepers.load() > 0) {
-    const Lock lock = LockWorld();
-    WakeLocked(collective);
-  }
+bool World::Poll(Collective& collective, int member, std::optional<PollRecord>& record) {
+  if (collective.HasParts()) RunPart(collective, member);
+  if (!collective.IsReady() && !HasFailed()) CheckPolled(collective, member, record);
   return collective.IsDone() || (HasFailed() && !collective.IsReady());
+}
+
+void World::CheckPolled(const Collective& collective, int member,
+                        std::optional<PollRecord>& record) {
+  const bool is_first = !record.has_value();
+  if (is_first) record.emplace(PollRecord{Patience(absl::ToChronoNanoseconds(timeout_))});
+  const bool is_exhausted = !is_first && record->patience.IsExhausted();
+  const int num_left = num_left_.load(std::memory_order_acquire);
+  if (!is_exhausted && num_left == record->num_left) return;
+  record->num_left = num_left;
+  const Lock lock = LockWorld();
+  if (collective.IsReady()) return;
+  const int rank = collective.group().world_ranks[member];
+  FailIfMemberLeft(collective, rank);
+  if (is_exhausted) FailWithTimeout(collective, rank);
 }
 
 void World::Drop(Collective& collective, int member, ExecutionContext& context) noexcept {
@@ -218,6 +237,13 @@ void World::FailLocked(absl::StatusCode code, std::string message) {
   cause_ = absl::Status(code, message);
   failed_.store(true, std::memory_order_release);
   for (RankState& state : ranks_) state.wake.notify_one();
+  rank_left_or_failed_.notify_all();
+}
+
+void World::FailWithTimeout(const Collective& collective, int rank) {
+  FailLocked(absl::StatusCode::kDeadlineExceeded,
+             absl::StrCat("rank ", rank, " waited ", absl::FormatDuration(timeout_), " in ",
+                          collective.ToString(), Histories(collective)));
 }
 
 void World::ThrowFailed() {
@@ -232,13 +258,19 @@ void World::ThrowFailedLocked(const std::string& hit) {
 
 void World::Fail(int rank, const absl::Status& cause) {
   const Lock lock = LockWorld();
-  FailLocked(cause.ok() ? absl::StatusCode::kUnknown : cause.code(),
-             absl::StrCat("rank ", rank, ": ", cause.message()));
+  if (cause.ok()) {
+    FailLocked(absl::StatusCode::kUnknown,
+               absl::StrCat("rank ", rank, ": failed the world with the status OK"));
+  } else {
+    FailLocked(cause.code(), absl::StrCat("rank ", rank, ": ", cause.message()));
+  }
 }
 
 void World::Leave(int rank) {
   const Lock lock = LockWorld();
   ranks_[rank].has_left = true;
+  num_left_.fetch_add(1, std::memory_order_release);
+  rank_left_or_failed_.notify_all();
   if (failed_) return;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     const Collective* const collective = ranks_[r].blocked_on;
@@ -246,30 +278,32 @@ void World::Leave(int rank) {
   }
 }
 
-absl::Status World::status() {
-  const Lock lock = LockWorld();
-  if (!failed_) return absl::OkStatus();
-  return absl::Status(cause_.code(), absl::StrCat(cause_.message(), first_hit_));
-}
-
-void World::FailIfStuck(int rank) {
-  const Collective& collective = *ranks_[rank].blocked_on;
+void World::FailIfMemberLeft(const Collective& collective, int rank) {
   for (int m = 0; m < collective.size(); ++m) {
     const int peer = collective.group().world_ranks[m];
     if (collective.HasPosted(m) || !ranks_[peer].has_left) continue;
     return FailLocked(absl::StatusCode::kAborted,
                       absl::StrCat("rank ", peer, " has returned while rank ", rank, " waits in ",
-                                   collective.ToString(), Histories()));
+                                   collective.ToString(), Histories(collective)));
   }
+}
+
+void World::FailIfStuck(int rank) {
+  const Collective& collective = *ranks_[rank].blocked_on;
+  FailIfMemberLeft(collective, rank);
   std::vector<bool> visited(ranks_.size());
   std::vector<int> path;
   if (!FindCycle(rank, rank, visited, path)) return;
   std::string message = "deadlock, each rank waits for the next:";
-  for (const int r : path) {
-    absl::StrAppend(&message, " rank ", r, " waits in ", ranks_[r].blocked_on->ToString(), ";");
+  const size_t num_named = std::min<size_t>(path.size(), kMaxRanksInMessages);
+  for (size_t i = 0; i < num_named; ++i) {
+    absl::StrAppend(&message, " rank ", path[i], " waits in ",
+                    ranks_[path[i]].blocked_on->ToString(), ";");
   }
   message.pop_back();
-  FailLocked(absl::StatusCode::kAborted, absl::StrCat(message, Histories()));
+  if (num_named < path.size())
+    absl::StrAppend(&message, "; and ", path.size() - num_named, " more");
+  FailLocked(absl::StatusCode::kAborted, absl::StrCat(message, Histories(collective)));
 }
 
 // Appends to `path` the ranks from `rank` on of which each is blocked in a collective that the next
@@ -290,11 +324,12 @@ bool World::FindCycle(int rank, int target, std::vector<bool>& visited,
   return false;
 }
 
-std::string World::Histories() const {
+std::string World::Histories(const std::vector<int>& ranks) const {
   std::string text = "; last posted:";
-  for (int r = 0; r < std::min(size(), kMaxListed); ++r) {
-    const RankState& state = ranks_[r];
-    absl::StrAppend(&text, r == 0 ? " rank " : "; rank ", r, ":");
+  const size_t num_named = std::min<size_t>(ranks.size(), kMaxRanksInMessages);
+  for (size_t named = 0; named < num_named; ++named) {
+    const RankState& state = ranks_[ranks[named]];
+    absl::StrAppend(&text, named == 0 ? " rank " : "; rank ", ranks[named], ":");
     const auto kept = static_cast<int64_t>(state.history.size());
     if (state.num_posts == 0) absl::StrAppend(&text, " nothing");
     const int64_t begin = std::max<int64_t>(0, state.num_posts - kept);
@@ -305,8 +340,79 @@ std::string World::Histories() const {
     }
     if (state.has_left) absl::StrAppend(&text, ", then returned");
   }
-  if (size() > kMaxListed) absl::StrAppend(&text, "; ...");
+  if (num_named < ranks.size()) absl::StrAppend(&text, "; ...");
   return text;
+}
+
+std::string World::Histories(const Collective& collective) const {
+  std::vector<int> ranks(size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if (size() <= kMaxRanksInMessages) return Histories(ranks);
+  // Members that have not posted first, then those that have, then the others.
+  const auto move_to_front = [&](bool has_posted) {
+    std::vector<bool> chosen(size());
+    for (int m = 0; m < collective.size(); ++m) {
+      if (collective.HasPosted(m) == has_posted) chosen[collective.group().world_ranks[m]] = true;
+    }
+    std::stable_partition(ranks.begin(), ranks.end(), [&](int rank) { return chosen[rank]; });
+  };
+  move_to_front(true);
+  move_to_front(false);
+  return Histories(ranks);
+}
+
+// ---- The end --------------------------------------------------------------------------------
+
+std::vector<int> World::AwaitRanks() {
+  Lock lock(mutex_);
+  const auto all_have_left = [&] { return num_left_ == size(); };
+  rank_left_or_failed_.wait(lock, [&] { return failed_ || all_have_left(); });
+  Patience patience(absl::ToChronoNanoseconds(timeout_));
+  while (!all_have_left()) {
+    if (rank_left_or_failed_.wait_until(lock, patience.NextLook()) == std::cv_status::timeout &&
+        patience.IsExhausted()) {
+      break;
+    }
+  }
+  std::vector<int> remaining;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!ranks_[rank].has_left) remaining.push_back(rank);
+  }
+  return remaining;
+}
+
+std::string World::DescribeStuck(const std::vector<int>& ranks) {
+  const Lock lock = LockWorld();
+  return absl::StrCat(Histories(ranks), "; the first failure: ", cause_.message());
+}
+
+void World::Remember(const std::shared_ptr<Group>& group) {
+  if (groups_.size() >= max_groups_) {
+    std::erase_if(groups_,
+                  [](const auto& known) { return known.use_count() == 1 && known->open.empty(); });
+    max_groups_ = std::max<size_t>(16, 2 * groups_.size());
+  }
+  groups_.push_back(group);
+  group->is_remembered = true;
+}
+
+void World::FailIfLeftOpen() {
+  for (const std::shared_ptr<Group>& group : groups_) {
+    if (group->open.empty()) continue;
+    const Collective& collective = *group->open.front();
+    return FailLocked(absl::StatusCode::kAborted,
+                      absl::StrCat("all ranks have returned, but some never posted ",
+                                   collective.ToString(), Histories(collective)));
+  }
+}
+
+absl::Status World::End() {
+  const Lock lock = LockWorld();
+  FailIfLeftOpen();
+  groups_.clear();
+  if (failed_) return absl::Status(cause_.code(), absl::StrCat(cause_.message(), first_hit_));
+  FailLocked(absl::StatusCode::kFailedPrecondition, "RunRanks has returned");
+  return absl::OkStatus();
 }
 
 }  // namespace shardmesh::inprocess
