@@ -305,7 +305,7 @@ TEST(StuckRank, IsNamedWithTheFirstFailureAfterTheTimeOut) {
   std::atomic<bool> is_stuck = true;
   ::testing::internal::CaptureStderr();
   std::thread release([&] {
-    SleepFor(milliseconds(1000));
+    SleepFor(milliseconds(1500));
     is_stuck = false;
   });
   const absl::Status status = RunWithAStuckRank(is_stuck, StuckRanks::kWait);

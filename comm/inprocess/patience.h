@@ -20,11 +20,13 @@ namespace shardmesh::inprocess {
 /// A look that comes much later than that means that the process did not run: a signal, a debugger
 /// or other programs held it up, and the awaited peer as well. Such time does not count, and one
 /// more look follows before patience ends. At most kMaxLateLooks are forgiven, so every wait ends.
+/// A busy machine wakes a thread up to kUsualDelay late: that counts like other time.
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr int kLooks = 16;
   static constexpr int kMaxLateLooks = 32;
+  static constexpr std::chrono::milliseconds kUsualDelay{100};
 
   explicit Patience(Clock::duration timeout, Clock::time_point now = Clock::now())
       : left_(timeout), step_(std::max(timeout / kLooks, Clock::duration(1))), last_look_(now) {}
@@ -36,7 +38,7 @@ class Patience {
   bool IsExhausted(Clock::time_point now = Clock::now()) {
     const Clock::duration elapsed = now - last_look_;
     last_look_ = now;
-    if (elapsed <= 2 * step_) {
+    if (elapsed <= 2 * step_ + kUsualDelay) {
       left_ -= elapsed;
     } else if (++late_looks_ > kMaxLateLooks) {
       left_ -= step_;

@@ -40,6 +40,12 @@ TEST(Patience, EndsAlsoWhereEveryLookIsLate) {
   EXPECT_EQ(looks, Patience::kMaxLateLooks + Patience::kLooks);
 }
 
+TEST(Patience, CountsTheDelaysOfABusyMachine) {
+  Patience patience(milliseconds(160), kStart);
+  EXPECT_FALSE(patience.IsExhausted(kStart + milliseconds(110)));
+  EXPECT_TRUE(patience.IsExhausted(kStart + milliseconds(220)));
+}
+
 TEST(Patience, OfAnInstantEnds) {
   Patience patience(Clock::duration(1), kStart);
   EXPECT_FALSE(patience.IsExhausted(kStart));
