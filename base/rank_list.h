@@ -2,8 +2,7 @@
 //
 // Lists of ranks in messages.
 //
-//   RankList({0, 2, 4})  ->  "0, 2, 4"
-//   RankList(ranks 0 to 999)  ->  "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 and 984 more"
+//   RankList(ranks)  // "0, 2, 4"; the end for a thousand ranks: "13, 14, 15 and 984 more"
 #ifndef SHARDMESH_BASE_RANK_LIST_H_
 #define SHARDMESH_BASE_RANK_LIST_H_
 

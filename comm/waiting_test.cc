@@ -58,7 +58,7 @@ bool PollUntilDone(const Work& work, milliseconds limit, milliseconds pause = mi
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-// ---- Polling ----------------------------------------------------------------------------------
+// ---- Polling ---------------------------------------------------------------------------------
 
 TEST(Polling, EndsPromptlyWhenAMemberHasReturned) {
   for (const bool returns_before : {false, true}) {
@@ -148,7 +148,7 @@ TEST(Polling, FindsWhatALateMemberBrings) {
             absl::OkStatus());
 }
 
-// ---- A process that is stopped ----------------------------------------------------------------
+// ---- A process that is stopped ---------------------------------------------------------------
 
 // Rank 1 arrives after about 300 ms in which the process runs; the time-out is 500 ms.
 absl::Status RunWithALateRank(bool polls, const std::function<void()>& started) {
@@ -194,7 +194,7 @@ TEST(StoppedProcess, GoesOnAfterMoreThanTheTimeOut) {
   }
 }
 
-// ---- Collectives that some ranks never post ------------------------------------------------------
+// ---- Collectives that some ranks never post --------------------------------------------------
 
 TEST(LeftOpen, ACollectiveThatIsDroppedByItsOnlyPosterIsAnError) {
   const absl::Status status = RunRanks(3, [](Communicator& world) {
@@ -239,7 +239,7 @@ TEST(LeftOpen, DoesNotHideTheFirstCause) {
   EXPECT_THAT(Message(status), StartsWith("rank 1: boom"));
 }
 
-// ---- Buffers that are taken away ----------------------------------------------------------------
+// ---- Buffers that are taken away -------------------------------------------------------------
 
 // The exception of the rank that moved the data left the others without an end.
 TEST(ReleasedBuffer, InFlightIsAnErrorOnEveryRank) {
@@ -273,7 +273,7 @@ TEST(ReleasedBuffer, InFlightIsAnErrorOnEveryRank) {
   }
 }
 
-// ---- Errors that were called OK -----------------------------------------------------------------
+// ---- Errors that were called OK --------------------------------------------------------------
 
 TEST(OkError, FailsTheWorldWithItsText) {
   absl::Status status = RunRanks(2, [](Communicator& world) {
@@ -287,7 +287,7 @@ TEST(OkError, FailsTheWorldWithItsText) {
   EXPECT_THAT(Message(status), StartsWith("rank 0: failed the world with the status OK"));
 }
 
-// ---- Ranks that never come back -------------------------------------------------------------------
+// ---- Ranks that never come back --------------------------------------------------------------
 
 // Rank 1 fails; rank 2 looks at no collective until `is_stuck` is false.
 absl::Status RunWithAStuckRank(const std::atomic<bool>& is_stuck, StuckRanks stuck_ranks) {
@@ -336,7 +336,7 @@ TEST(StuckRank, ThatNobodyWaitsForIsLeftAlone) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
-// ---- After the run --------------------------------------------------------------------------------
+// ---- After the run ---------------------------------------------------------------------------
 
 TEST(AfterTheRun, WorksAndGroupsThrow) {
   std::vector<Work> works(2);
@@ -369,7 +369,7 @@ TEST(AfterTheRun, WorksMayBeDropped) {
   works.clear();
 }
 
-// ---- Messages of large worlds ---------------------------------------------------------------------
+// ---- Messages of large worlds ----------------------------------------------------------------
 
 TEST(Messages, NameAtMostSixteenRanks) {
   const auto note = [&](const absl::Status& status) {

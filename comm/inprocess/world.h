@@ -67,8 +67,8 @@ class World {
   /// "; last posted: ..." of `ranks`, and the first cause.
   std::string DescribeStuck(const std::vector<int>& ranks);
   /// After all ranks have left: OK, or the first cause and which collective it hit first. A
-  /// collective that was posted by some members only is a cause. Everything that is posted or waited
-  /// for later throws.
+  /// collective that only some members have posted is a cause. Whatever is posted or waited for
+  /// later throws.
   absl::Status End();
 
  private:

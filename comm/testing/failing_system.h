@@ -3,7 +3,7 @@
 // A system that runs out of threads and memory when a test says so. A program that links this has
 // its own pthread_create, aligned_alloc (where tensors get their memory) and operator new.
 //
-//   blocks_left = 3;   // The fourth new block of tensor memory on this thread fails, and all later.
+//   blocks_left = 3;  // This thread gets three more blocks of tensor memory.
 //   ...
 //   blocks_left = kUnlimited;
 #ifndef SHARDMESH_COMM_TESTING_FAILING_SYSTEM_H_
