@@ -11,19 +11,17 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "shardmesh/base/quoted.h"
+#include "shardmesh/base/regular_file.h"
 #include "shardmesh/base/status_macros.h"
-#include "shardmesh/checkpoint/internal/input_file.h"
-#include "shardmesh/checkpoint/internal/quoted.h"
 #include "shardmesh/checkpoint/internal/strict_json.h"
 
 namespace shardmesh {
 namespace {
 
-using internal::InputFile;
 using internal::JsonKind;
 using internal::JsonValue;
 using internal::JsonVisitor;
-using internal::Quoted;
 
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
@@ -32,7 +30,7 @@ constexpr int64_t kMaxIndexBytes = kMaxSafetensorsHeaderBytes;
 // File name, relative to the index -> the tensors that the index expects in it.
 using FilesOfIndex = std::map<std::string, std::vector<std::string>>;
 
-// An index may come with the weights from anywhere; it must not make us read elsewhere.
+// An index comes from wherever the weights do; it must not make us read files elsewhere.
 bool StaysInside(std::string_view file_name) {
   if (file_name.find('\0') != file_name.npos) return false;
   for (const absl::string_view part :
@@ -91,29 +89,30 @@ absl::Status Annotate(const absl::Status& status, const std::string& where) {
   return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
 }
 
+// Errors do not name the index.
 absl::StatusOr<FilesOfIndex> ReadIndex(const std::string& path) {
-  SHARDMESH_ASSIGN_OR_RETURN(const std::unique_ptr<InputFile> file, InputFile::Open(path));
-  const absl::StatusOr<std::string> json = file->ReadAll(kMaxIndexBytes);
-  if (!json.ok()) return Annotate(json.status(), path);
+  SHARDMESH_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::Open(path));
+  SHARDMESH_ASSIGN_OR_RETURN(const std::string json, file.ReadAll(kMaxIndexBytes));
   IndexVisitor visitor;
-  const absl::Status status = ParseStrictJson(*json, visitor);
-  if (!status.ok()) return Annotate(status, path);
+  SHARDMESH_RETURN_IF_ERROR(ParseStrictJson(json, visitor));
   return std::move(visitor).Take();
 }
 
 absl::StatusOr<std::vector<SafetensorsFile>> OpenFilesOfIndex(const std::string& index_path) {
-  SHARDMESH_ASSIGN_OR_RETURN(const FilesOfIndex index, ReadIndex(index_path));
+  const absl::StatusOr<FilesOfIndex> index = ReadIndex(index_path);
+  if (!index.ok()) return Annotate(index.status(), Quoted(index_path));
   const size_t slash = index_path.rfind('/');
   const std::string prefix = slash == index_path.npos ? "" : index_path.substr(0, slash + 1);
   std::vector<SafetensorsFile> files;
-  for (const auto& [file_name, tensors] : index) {
+  for (const auto& [file_name, tensors] : *index) {
     absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(prefix + file_name);
-    if (!file.ok()) return Annotate(file.status(), absl::StrCat("of the index ", index_path));
+    if (!file.ok())
+      return Annotate(file.status(), absl::StrCat("of the index ", Quoted(index_path)));
     for (const std::string& tensor : tensors) {
       if (file->Find(tensor) != nullptr) continue;
-      return absl::InvalidArgumentError(absl::StrCat(index_path, ": tensor ", Quoted(tensor),
-                                                     " is not in ", Quoted(file_name),
-                                                     ", where the index has it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(index_path), ": tensor ", Quoted(tensor), " is not in ",
+                       Quoted(file_name), ", although the index says so"));
     }
     files.push_back(*std::move(file));
   }
@@ -127,7 +126,7 @@ absl::StatusOr<std::vector<SafetensorsFile>> OpenOneFile(const std::string& path
   return files;
 }
 
-// True also for what is there but cannot be looked at: opening it says why.
+// True also for what exists but cannot be examined: opening it gives the reason.
 bool Exists(const std::string& path) {
   struct stat facts;
   return ::stat(path.c_str(), &facts) == 0 || (errno != ENOENT && errno != ENOTDIR);
@@ -143,7 +142,7 @@ absl::StatusOr<std::vector<SafetensorsFile>> OpenFiles(const std::string& path) 
   if (Exists(prefix + kSingleFile)) return OpenOneFile(prefix + kSingleFile);
   if (Exists(prefix + kIndexFile)) return OpenFilesOfIndex(prefix + kIndexFile);
   return absl::NotFoundError(
-      absl::StrCat(path, ": the directory has neither ", kSingleFile, " nor ", kIndexFile));
+      absl::StrCat(Quoted(path), ": the directory has neither ", kSingleFile, " nor ", kIndexFile));
 }
 
 }  // namespace
@@ -163,9 +162,9 @@ absl::Status CheckpointReader::IndexNames() {
     for (const StoredTensor& tensor : files_[i].tensors()) {
       const auto [entry, is_new] = index_.emplace(tensor.name, i);
       if (is_new) continue;
-      return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor ", Quoted(tensor.name),
-                                                     " is both in ", files_[entry->second].path(),
-                                                     " and in ", files_[i].path()));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(path_), ": tensor ", Quoted(tensor.name), " is both in ",
+                       Quoted(files_[entry->second].path()), " and in ", Quoted(files_[i].path())));
     }
   }
   return absl::OkStatus();
@@ -183,7 +182,7 @@ std::vector<std::string> CheckpointReader::Names() const {
 absl::StatusOr<const SafetensorsFile*> CheckpointReader::FileOf(std::string_view name) const {
   const auto found = index_.find(absl::string_view(name.data(), name.size()));
   if (found != index_.end()) return &files_[found->second];
-  return absl::NotFoundError(absl::StrCat(path_, ": there is no tensor ", Quoted(name),
+  return absl::NotFoundError(absl::StrCat(Quoted(path_), ": there is no tensor ", Quoted(name),
                                           " among the ", index_.size(), " of this checkpoint"));
 }
 

@@ -22,7 +22,8 @@
 
 namespace shardmesh {
 
-/// Thread-safe once open. It keeps all its files open: ranks of one process do well to share one.
+/// Thread-safe once open. However many files there are, few stay open between reads (those of all
+/// readers of the process share a limit of 64).
 class CheckpointReader {
  public:
   /// | path                                               | what is opened                 |
@@ -32,12 +33,12 @@ class CheckpointReader {
   /// | a file named *.index.json                          | the files that the index names |
   /// | another file                                       | this safetensors file          |
   ///
-  /// Files are named by an index relative to its directory and lie in it or below. All their
-  /// tensors are here, also those that the index does not list.
+  /// An index names files relative to its directory; they lie in it or below. The reader has all
+  /// tensors of these files, also those that the index does not list.
   ///
   /// Errors: those of SafetensorsFile::Open; kNotFound if the directory has neither, or a file of
-  /// the index is not there; kInvalidArgument if the index is not one, leads out of its directory
-  /// or does not fit its files, or if two files have a tensor of one name.
+  /// the index does not exist; kInvalidArgument if the index is malformed, leads out of its
+  /// directory or does not fit its files, or if two files have a tensor of the same name.
   static absl::StatusOr<CheckpointReader> Open(const std::string& path);
 
   /// As given to Open.
@@ -46,10 +47,10 @@ class CheckpointReader {
   const std::vector<SafetensorsFile>& files() const { return files_; }
   /// File by file, each in the order of its bytes.
   std::vector<std::string> Names() const;
-  /// Null if there is no tensor of this name. Its byte range is that in its own file.
+  /// Null if there is no tensor of this name. Its byte range refers to the file that has it.
   const StoredTensor* Find(std::string_view name) const;
 
-  /// As those of SafetensorsFile.
+  /// Like those of SafetensorsFile.
   absl::Status Read(std::string_view name, Tensor& out) const;
   absl::Status ReadBox(std::string_view name, const Box& box, Tensor& out) const;
 
@@ -65,7 +66,8 @@ class CheckpointReader {
 
   std::string path_;
   std::vector<SafetensorsFile> files_;
-  absl::flat_hash_map<absl::string_view, size_t> index_;  // Name, in the file -> file.
+  absl::flat_hash_map<absl::string_view, size_t>
+      index_;  // Tensor's name -> index in files_. Keys view names of StoredTensors.
 };
 
 }  // namespace shardmesh

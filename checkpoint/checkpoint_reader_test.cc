@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/checkpoint/checkpoint_reader.h"
 
+#include <sys/resource.h>
+
+#include <thread>
+
 #include "shardmesh/checkpoint/testing/safetensors_builder.h"
 
 namespace shardmesh {
@@ -112,7 +116,7 @@ TEST(CheckpointReader, RefusesAnIndexThatLeadsOutOfItsDirectory) {
 TEST(CheckpointReader, RefusesAnIndexThatDoesNotFitItsFiles) {
   WriteShards(R"({"a":"sub/2.safetensors"})");
   ExpectError(CheckpointReader::Open(TestFolder()).status(), Code::kInvalidArgument,
-              {"index.json", "'a'", "'sub/2.safetensors'"});
+              {"index.json", "'a'", "is not in 'sub/2.safetensors'"});
   WriteShards(R"({"a":"3.safetensors"})");
   ExpectError(CheckpointReader::Open(TestFolder()).status(), Code::kNotFound,
               {"index.json", "3.safetensors"});
@@ -132,8 +136,8 @@ TEST(CheckpointReader, RefusesWhatIsNoIndex) {
       {R"({"weight_map":[]})", "weight_map should be a JSON object"},
       {R"({"weight_map":{"a":1}})", "tensor 'a' should have the name of a file"},
       {R"({"weight_map":{"a":{"b":"1.safetensors"}}})", "tensor 'a' should have"},
-      {R"({"weight_map":{"a":"1.safetensors","a":"2.safetensors"}})", "'a' is there twice"},
-      {R"({"weight_map":{},"weight_map":{}})", "'weight_map' is there twice"},
+      {R"({"weight_map":{"a":"1.safetensors","a":"2.safetensors"}})", "'a' appears twice"},
+      {R"({"weight_map":{},"weight_map":{}})", "'weight_map' appears twice"},
       {R"({"weight_map":{})", "invalid JSON"},
       {std::string("{\"weight_map\":{}}\0", 18), "NUL"},
       {R"({"x":)" + std::string(100'000, '['), "levels deep"},
@@ -142,7 +146,7 @@ TEST(CheckpointReader, RefusesWhatIsNoIndex) {
     SCOPED_TRACE(row.json.substr(0, 100));
     WriteTestFile("model.safetensors.index.json", row.json);
     ExpectError(CheckpointReader::Open(TestFolder()).status(), Code::kInvalidArgument,
-                {"model.safetensors.index.json: ", row.problem});
+                {"model.safetensors.index.json': ", row.problem});
   }
 }
 
@@ -156,6 +160,55 @@ TEST(CheckpointReader, NamesPathsThatHoldNoCheckpoint) {
               {folder + "/none.index.json"});
   std::filesystem::create_directories(folder + "/model.safetensors");
   ExpectError(CheckpointReader::Open(folder).status(), Code::kInvalidArgument, {"a directory"});
+}
+
+// Every file stayed open: 1,500 shards failed at the usual limit of 1,024.
+TEST(CheckpointReader, ReadsMoreFilesThanAProcessMayHaveOpen) {
+  constexpr int kShards = 1'500;
+  std::string map;
+  for (int i = 0; i < kShards; ++i) {
+    WriteTestFile(absl::StrCat(i, ".safetensors"), OneFloat(absl::StrCat("t", i), i * 0.5f - 7));
+    absl::StrAppend(&map, i == 0 ? "" : ",", "\"t", i, "\":\"", i, ".safetensors\"");
+  }
+  WriteTestFile("model.safetensors.index.json", absl::StrCat(R"({"weight_map":{)", map, "}}"));
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 256;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(TestFolder());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const absl::StatusOr<CheckpointReader> second = CheckpointReader::Open(TestFolder());
+  ASSERT_TRUE(second.ok()) << second.status();
+  // There and back, so that files are closed and opened again; several ranks at once.
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      for (int step = 0; step < 2 * kShards; ++step) {
+        const int i = step < kShards ? step : 2 * kShards - 1 - step;
+        const CheckpointReader& own = rank == 0 ? *second : *reader;
+        ASSERT_EQ(ReadOne(own, absl::StrCat("t", i), 0), i * 0.5f - 7);
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+// They went into messages as they were, with their newlines and all their characters.
+TEST(CheckpointReader, QuotesAndCutsNamesOfFilesAndTensors) {
+  const std::string odd = "\x1b[2J\n" + std::string(5000, 'x');
+  const std::string json_odd = R"(\u001b[2J\n)" + std::string(5000, 'x');
+  for (const std::string& map : {R"({"a":")" + json_odd + R"("})", R"({")" + json_odd + R"(":1})",
+                                 R"({")" + json_odd + R"(":"1.safetensors"})"}) {
+    WriteShards(map);
+    const std::string message(CheckpointReader::Open(TestFolder()).status().message());
+    EXPECT_THAT(message, ::testing::HasSubstr(R"(\x1b[2J\nxxx)"));
+    EXPECT_LT(message.size(), 1500u);
+  }
+  const std::string path_message(CheckpointReader::Open("/none/" + odd).status().message());
+  EXPECT_THAT(path_message, ::testing::HasSubstr(R"('/none/\x1b[2J\nxxx)"));
+  EXPECT_LT(path_message.size(), 500u);
 }
 
 TEST(CheckpointReader, OpensTheGoldenModels) {

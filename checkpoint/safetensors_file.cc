@@ -6,17 +6,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
 #include "shardmesh/checkpoint/internal/box_reader.h"
 #include "shardmesh/checkpoint/internal/input_file.h"
-#include "shardmesh/checkpoint/internal/quoted.h"
 
 namespace shardmesh {
 namespace {
 
 using internal::BoxReader;
 using internal::InputFile;
-using internal::Quoted;
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
@@ -26,11 +25,11 @@ absl::Status Annotate(const absl::Status& status, const std::string& where) {
   return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
 }
 
-// The length of the header, from the first bytes of the file.
-absl::StatusOr<int64_t> ReadHeaderLength(const InputFile& file) {
-  if (file.size() < kLengthBytes) {
+// The length of the header, which the first 8 bytes of the file hold.
+absl::StatusOr<int64_t> ReadHeaderLength(const InputFile::Reader& file, int64_t file_bytes) {
+  if (file_bytes < kLengthBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("not a safetensors file: ", file.size(), " bytes are too few"));
+        absl::StrCat("not a safetensors file: ", file_bytes, " bytes are too few"));
   }
   char bytes[kLengthBytes];
   SHARDMESH_RETURN_IF_ERROR(file.ReadAt(0, bytes, kLengthBytes));
@@ -45,23 +44,24 @@ absl::StatusOr<int64_t> ReadHeaderLength(const InputFile& file) {
         absl::StrCat("not a safetensors file, or corrupt: a header of ", length,
                      " bytes, more than the limit of ", kMaxSafetensorsHeaderBytes));
   }
-  if (static_cast<int64_t>(length) > file.size() - kLengthBytes) {
+  if (static_cast<int64_t>(length) > file_bytes - kLengthBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("truncated, or not a safetensors file: a header of ", length,
-                     " bytes in a file of ", file.size()));
+                     " bytes in a file of ", file_bytes));
   }
   return static_cast<int64_t>(length);
 }
 
 absl::StatusOr<SafetensorsHeader> ReadHeader(const InputFile& file) {
-  SHARDMESH_ASSIGN_OR_RETURN(const int64_t length, ReadHeaderLength(file));
+  SHARDMESH_ASSIGN_OR_RETURN(const InputFile::Reader reader, file.StartReading());
+  SHARDMESH_ASSIGN_OR_RETURN(const int64_t length, ReadHeaderLength(reader, file.size()));
   std::string json(static_cast<size_t>(length), '\0');
-  SHARDMESH_RETURN_IF_ERROR(file.ReadAt(kLengthBytes, json.data(), length));
+  SHARDMESH_RETURN_IF_ERROR(reader.ReadAt(kLengthBytes, json.data(), length));
   return ParseSafetensorsHeader(json, kLengthBytes + length, file.size());
 }
 
 absl::Status CheckTarget(const Box& box, const Tensor& out) {
-  if (!out) return absl::InvalidArgumentError("`out` is no tensor");
+  if (!out) return absl::InvalidArgumentError("`out` is an undefined tensor");
   if (out.device() != Device::Cpu()) {
     return absl::InvalidArgumentError(absl::StrCat("`out` is on ", out.device().ToString(),
                                                    "; files are read into tensors on the CPU"));
@@ -109,11 +109,13 @@ absl::Status ReadStoredBox(const InputFile& file, const StoredTensor& tensor, co
   SHARDMESH_RETURN_IF_ERROR(CheckBox(shape, box));
   SHARDMESH_RETURN_IF_ERROR(CheckTarget(box, out));
   if (box.IsEmpty()) return absl::OkStatus();
+  SHARDMESH_ASSIGN_OR_RETURN(const InputFile::Reader open, file.StartReading());
   out.storage()->BumpVersion();
-  BoxReader reader(file, tensor.begin, *tensor.dtype, out.dtype(), out.raw_data());
+  BoxReader reader(open, tensor.begin, *tensor.dtype, out.dtype(), out.raw_data());
   const absl::Status status = reader.Read(shape, box);
-  // Afterwards, so that a write during the read is seen; it also explains an odd element.
-  SHARDMESH_RETURN_IF_ERROR(file.CheckUnchanged());
+  // After the read, so that a write during it is noticed, and before `status`: a write also
+  // explains an element that cannot be converted.
+  SHARDMESH_RETURN_IF_ERROR(open.CheckUnchanged());
   return status;
 }
 
@@ -122,7 +124,7 @@ absl::Status ReadStoredBox(const InputFile& file, const StoredTensor& tensor, co
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   SHARDMESH_ASSIGN_OR_RETURN(std::unique_ptr<InputFile> file, InputFile::Open(path));
   absl::StatusOr<SafetensorsHeader> header = ReadHeader(*file);
-  if (!header.ok()) return Annotate(header.status(), path);
+  if (!header.ok()) return Annotate(header.status(), Quoted(path));
   return SafetensorsFile(std::move(file), *std::move(header));
 }
 
@@ -132,7 +134,7 @@ SafetensorsFile::SafetensorsFile(std::unique_ptr<const InputFile> file, Safetens
   for (size_t i = 0; i < header_.tensors.size(); ++i) index_.emplace(header_.tensors[i].name, i);
 }
 
-// The keys of the index view strings in the vector's own memory, which moves as a whole.
+// The keys of index_ view strings inside the vector's buffer, which a move keeps.
 SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
 SafetensorsFile::~SafetensorsFile() = default;
@@ -155,7 +157,7 @@ const StoredTensor* SafetensorsFile::Find(std::string_view name) const {
 
 absl::Status SafetensorsFile::Read(std::string_view name, Tensor& out) const {
   const StoredTensor* tensor = Find(name);
-  // What has too many dims for a box fails below before the box is looked at.
+  // A tensor with too many dims for a box fails in ReadBox before the box is used.
   const bool has_box = tensor != nullptr && tensor->shape.size() <= Dims::kMaxRank;
   return ReadBox(name, has_box ? Box::Whole(Dims(tensor->shape)) : Box(), out);
 }
@@ -163,15 +165,15 @@ absl::Status SafetensorsFile::Read(std::string_view name, Tensor& out) const {
 absl::Status SafetensorsFile::ReadBox(std::string_view name, const Box& box, Tensor& out) const {
   const StoredTensor* tensor = Find(name);
   if (tensor == nullptr) {
-    return absl::NotFoundError(absl::StrCat(path(), ": there is no tensor ", Quoted(name),
+    return absl::NotFoundError(absl::StrCat(Quoted(path()), ": there is no tensor ", Quoted(name),
                                             " among the ", header_.tensors.size(),
                                             " of this file"));
   }
   absl::Status status = CheckReadable(*tensor);
   if (status.ok()) status = ReadStoredBox(*file_, *tensor, box, out);
   if (status.ok()) return status;
-  return Annotate(status,
-                  absl::StrCat(path(), ": tensor ", Quoted(name), " (", tensor->ToString(), ")"));
+  return Annotate(status, absl::StrCat(Quoted(path()), ": tensor ", Quoted(name), " (",
+                                       tensor->ToString(), ")"));
 }
 
 }  // namespace shardmesh

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A safetensors file, open for reading. Each rank takes its own box of each tensor and reads no
-// other bytes but gaps shorter than a page.
+// Reading a safetensors file. Each rank reads its own box of each tensor; of other bytes it reads
+// only gaps shorter than a page.
 //
 //   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open("model.safetensors");
 //   Tensor shard = Tensor::Empty(context, box.Extents(), DType::kBF16);
@@ -32,14 +32,16 @@ namespace internal {
 class InputFile;
 }
 
-/// Thread-safe once open: ranks may share one or open their own. The bytes of the file are trusted
-/// in nothing: whatever they are, the result is a Status that names the file and, where there is
-/// one, the tensor.
+/// Thread-safe once open: ranks may share one or open their own. The content is not trusted: any
+/// bytes at all give either tensors or a Status that names the file and, if possible, the tensor.
+///
+/// The process keeps 64 files open at most between reads. One that was closed meanwhile is opened
+/// again when it is read; it must still be the same file then.
 class SafetensorsFile {
  public:
   /// Reads and checks the header.
   ///
-  /// Errors: kNotFound, kPermissionDenied, ... as the system says; kInvalidArgument if this is no
+  /// Errors: the system's (kNotFound, kPermissionDenied, ...); kInvalidArgument if `path` is not a
   /// regular file or not safetensors.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
   SafetensorsFile(SafetensorsFile&&) noexcept;
@@ -58,20 +60,21 @@ class SafetensorsFile {
   /// Reads a whole tensor: ReadBox of all of it.
   absl::Status Read(std::string_view name, Tensor& out) const;
 
-  /// Reads the elements of `box` into `out`, converting them to its dtype: to a floating one by
-  /// rounding to nearest (as ops::Cast does), to an integer or bool where the value stays the same.
+  /// Reads the elements of `box` into `out`, converting them to its dtype: to a floating-point
+  /// dtype by rounding to nearest (as ops::Cast does), to an integer or bool only if the value is
+  /// kept.
   ///
   /// Shape:  out is contiguous, on the CPU, and has the shape box.Extents().
-  /// Cost:   one read a contiguous run of the box; runs closer than a page are read in one, with
-  ///         what lies between.
+  /// Cost:   one read per contiguous run of the box; runs closer than a page are read together,
+  ///         with the bytes between them.
   /// Errors: kNotFound (no such tensor), kInvalidArgument (box or out do not fit), kUnimplemented
   ///         (a dtype that Shardmesh does not compute with, or more than Dims::kMaxRank dims),
-  ///         kOutOfRange (an element that an integer or bool `out` cannot take), kDataLoss (the
-  ///         file is shorter than or not the one that was opened). What `out` holds after
-  ///         kOutOfRange, kDataLoss or an error of the system is undefined.
+  ///         kOutOfRange (an element that an integer or bool `out` cannot represent), kDataLoss
+  ///         (the file was truncated, written to or, if it had to be opened again, replaced). The
+  ///         content of `out` is undefined after kOutOfRange, kDataLoss or an error of the system.
   absl::Status ReadBox(std::string_view name, const Box& box, Tensor& out) const;
 
-  /// Bytes taken from the file so far, header included, by all threads.
+  /// Bytes read from the file so far by all threads, header included.
   int64_t bytes_read() const;
 
  private:

@@ -10,8 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "shardmesh/base/dims.h"
+#include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
-#include "shardmesh/checkpoint/internal/quoted.h"
 #include "shardmesh/checkpoint/internal/strict_json.h"
 
 namespace shardmesh {
@@ -20,7 +21,6 @@ namespace {
 using internal::JsonKind;
 using internal::JsonValue;
 using internal::JsonVisitor;
-using internal::Quoted;
 
 struct FileDType {
   std::string_view name;
@@ -53,7 +53,7 @@ constexpr FileDType kFileDTypes[] = {
     {"U64", 64, {}},
 };
 
-// More dims than any array library has; what a header may make us store for one tensor is bounded.
+// More dims than any array library supports. Bounds what a header can make us store per tensor.
 constexpr size_t kMaxFileRank = 64;
 
 const FileDType* FindFileDType(std::string_view name) {
@@ -67,12 +67,15 @@ absl::Status Invalid(std::string_view tensor, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("tensor ", Quoted(tensor), ": ", problem));
 }
 
+// Of a shape with more dims than a tensor can have, the first ones and the number of all.
 std::string ShapeToString(const std::vector<int64_t>& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ","), "]");
+  if (shape.size() <= Dims::kMaxRank) return absl::StrCat("[", absl::StrJoin(shape, ","), "]");
+  return absl::StrCat("[", absl::StrJoin(shape.begin(), shape.begin() + Dims::kMaxRank, ","),
+                      ",...] (", shape.size(), " dims)");
 }
 
-// The bytes of `shape`, or nothing if a product overflows on the way (one with a zero in it, too:
-// strides are products of some of the extents).
+// The bytes of `shape`, or nothing if the product of the extents overflows, zeros counted as ones
+// (strides are products of some of the extents).
 std::optional<int64_t> BytesOf(const std::vector<int64_t>& shape, int64_t bits) {
   int64_t product = bits;
   bool is_empty = false;
@@ -84,7 +87,7 @@ std::optional<int64_t> BytesOf(const std::vector<int64_t>& shape, int64_t bits) 
   return is_empty ? 0 : product / 8;
 }
 
-// Collects the tensors of a header as its JSON is parsed.
+// Collects the tensors of a header while its JSON is parsed.
 class HeaderVisitor final : public JsonVisitor {
  public:
   explicit HeaderVisitor(int64_t data_begin) : data_begin_(data_begin) {}
@@ -104,7 +107,7 @@ class HeaderVisitor final : public JsonVisitor {
 
   int64_t data_begin_;
   SafetensorsHeader header_;
-  // The tensor whose object is open.
+  // The tensor whose object is being parsed.
   StoredTensor tensor_;
   bool has_dtype_ = false;
   bool has_shape_ = false;
@@ -138,7 +141,7 @@ absl::Status HeaderVisitor::OnValue(Path path, const JsonValue& value) {
       return InMetadata(path) ? OnMetadata(path, value) : OnField(path, value);
     case 3:
       return OnItem(path, value);
-    default:  // Within a field that is not ours: ignored, as the format's own library does.
+    default:  // Inside an unknown field: ignored, as in the format's own library.
       return absl::OkStatus();
   }
 }
@@ -228,7 +231,7 @@ absl::Status HeaderVisitor::FinishTensor() {
   return absl::OkStatus();
 }
 
-// The tensors' bytes must be the rest of the file: no overlap, no hole, no more, no less.
+// The tensors must cover the rest of the file: no overlap, no hole, nothing beyond.
 absl::Status CheckRanges(const std::vector<StoredTensor>& tensors, int64_t data_begin,
                          int64_t file_bytes) {
   int64_t position = data_begin;

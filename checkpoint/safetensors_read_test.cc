@@ -9,6 +9,8 @@
 #include <random>
 #include <thread>
 
+#include "shardmesh/base/quoted.h"
+#include "shardmesh/checkpoint/internal/input_file.h"
 #include "shardmesh/checkpoint/safetensors_file.h"
 #include "shardmesh/checkpoint/testing/safetensors_builder.h"
 
@@ -67,7 +69,7 @@ TEST(SafetensorsRead, AFileThatGrowsIsDataLossWhenReadEvenWithItsTimePutBack) {
   ExpectError(file.Read("a", out), Code::kDataLoss, {path, "'a'", "written to"});
 }
 
-TEST(SafetensorsRead, AFileThatIsReplacedStaysReadable) {
+TEST(SafetensorsRead, AFileThatIsReplacedWhileOpenStaysReadable) {
   SafetensorsBuilder builder;
   builder.Add("a", "F32", {2}, BytesOf<float>({1, 2}));
   const std::string path = WriteTestFile("x.safetensors", builder.Build());
@@ -77,6 +79,42 @@ TEST(SafetensorsRead, AFileThatIsReplacedStaysReadable) {
   Tensor out = Tensor::Empty(context, {2}, DType::kF32);
   ASSERT_TRUE(file.Read("a", out).ok());
   EXPECT_THAT(out.ToVector<float>(), ElementsAre(1, 2));
+}
+
+// Opens enough other files for `file` to be closed.
+void CloseByOpeningOthers() {
+  const std::string path = WriteTestFile("other", SafetensorsBytes("{}", ""));
+  std::vector<SafetensorsFile> others;
+  for (size_t i = 0; i < internal::kMaxOpenFiles; ++i) others.push_back(OpenOrDie(path));
+}
+
+TEST(SafetensorsRead, AFileThatWasClosedIsOpenedAgainWhereverTheProgramIsThen) {
+  SafetensorsBuilder builder;
+  builder.Add("a", "F32", {2}, BytesOf<float>({1, 2}));
+  WriteTestFile("x.safetensors", builder.Build());
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(TestFolder());
+  const SafetensorsFile file = OpenOrDie("x.safetensors");
+  std::filesystem::current_path(before);
+  CloseByOpeningOthers();
+  ExecutionContext context;
+  Tensor out = Tensor::Empty(context, {2}, DType::kF32);
+  ASSERT_TRUE(file.Read("a", out).ok());
+  EXPECT_THAT(out.ToVector<float>(), ElementsAre(1, 2));
+}
+
+TEST(SafetensorsRead, AFileThatIsReplacedOrRemovedAfterItWasClosedIsNotReadAsThatFile) {
+  SafetensorsBuilder builder;
+  builder.Add("a", "F32", {2}, BytesOf<float>({1, 2}));
+  const std::string path = WriteTestFile("x.safetensors", builder.Build());
+  const SafetensorsFile file = OpenOrDie(path);
+  CloseByOpeningOthers();
+  std::filesystem::rename(WriteTestFile("new", builder.Build()), path);
+  ExecutionContext context;
+  Tensor out = Tensor::Empty(context, {2}, DType::kF32);
+  ExpectError(file.Read("a", out), Code::kDataLoss, {path, "'a'", "was replaced"});
+  std::filesystem::remove(path);
+  ExpectError(file.Read("a", out), Code::kNotFound, {path, "'a'", "No such file"});
 }
 
 // ---- boxes --------------------------------------------------------------------------------------
@@ -265,13 +303,13 @@ TEST(SafetensorsRead, SaysWhatDoesNotFitWhenBoxOrTensorIsWrong) {
   Tensor released = Tensor::Empty(context, {3, 5}, DType::kF32);
   released.storage()->Release("by the test");
 
-  const std::string where = file.path() + ": tensor 'x' (f32[3,5]): ";
+  const std::string where = Quoted(file.path()) + ": tensor 'x' (f32[3,5]): ";
   ExpectError(file.Read("y", whole), Code::kNotFound, {file.path(), "'y'"});
   ExpectError(file.Read("x", transposed), Code::kInvalidArgument,
               {where, "not contiguous", "[1,3]"});
   ExpectError(file.Read("x", flat), Code::kInvalidArgument, {where, "[3,5]", "f32[15]"});
   ExpectError(file.Read("x", meta), Code::kInvalidArgument, {where, "is on meta"});
-  ExpectError(file.Read("x", none), Code::kInvalidArgument, {where, "no tensor"});
+  ExpectError(file.Read("x", none), Code::kInvalidArgument, {where, "undefined"});
   ExpectError(file.Read("x", released), Code::kFailedPrecondition, {where, "released"});
   const Box wrong[] = {{{0, 0}, {3, 6}}, {{-1, 0}, {3, 5}}, {{2, 0}, {1, 5}},
                        {{0, 6}, {3, 6}}, {{0}, {3}},        {{0, 0, 0}, {3, 5, 1}},
@@ -364,7 +402,7 @@ TEST(SafetensorsConversion, ChecksEveryByteOfALongBool) {
   EXPECT_TRUE(ReadAs("BOOL", BytesOf(values), 300'000, DType::kBool).ok());
   values[290'003] = 128;
   ExpectError(ReadAs("BOOL", BytesOf(values), 300'000, DType::kBool).status(), Code::kOutOfRange,
-              {"element 290003 (row-major) is 128, which is no bool"});
+              {"element 290003 (row-major) is 128, which is not a valid bool"});
 }
 
 TEST(SafetensorsConversion, NamesTheElementThatDoesNotFit) {
@@ -376,22 +414,23 @@ TEST(SafetensorsConversion, NamesTheElementThatDoesNotFit) {
     std::string message;
   } rows[] = {
       {"F32", BytesOf<float>({1, 0.5f}), 2, DType::kI32,
-       "element 1 (row-major) is 0.5, which is no i32"},
+       "element 1 (row-major) is 0.5, which is not a valid i32"},
       {"F32", BytesOf<float>({1, 2, 0x1p31f}), 3, DType::kI32,
        "element 2 (row-major) is 2147483648,"},
-      {"F32", BytesOf<float>({kNan}), 1, DType::kI64, "is nan, which is no i64"},
-      {"F32", BytesOf<float>({-kInfinity}), 1, DType::kI64, "is -inf, which is no i64"},
+      {"F32", BytesOf<float>({kNan}), 1, DType::kI64, "is nan, which is not a valid i64"},
+      {"F32", BytesOf<float>({-kInfinity}), 1, DType::kI64, "is -inf, which is not a valid i64"},
       {"F64", BytesOf<double>({0x1p63}), 1, DType::kI64, "is 9.2233720368547758e+18,"},
       {"F64", BytesOf<double>({-2147483649.0}), 1, DType::kI32, "is -2147483649,"},
-      {"I64", BytesOf<int64_t>({2147483648}), 1, DType::kI32, "is 2147483648, which is no i32"},
+      {"I64", BytesOf<int64_t>({2147483648}), 1, DType::kI32,
+       "is 2147483648, which is not a valid i32"},
       {"I64", BytesOf<int64_t>({-2147483649}), 1, DType::kI32, "is -2147483649,"},
       {"I64", BytesOf<int64_t>({1, 2}), 2, DType::kBool,
-       "element 1 (row-major) is 2, which is no bool"},
-      {"I32", BytesOf<int32_t>({-1}), 1, DType::kBool, "is -1, which is no bool"},
-      {"F64", BytesOf<double>({0.5}), 1, DType::kBool, "is 0.5, which is no bool"},
+       "element 1 (row-major) is 2, which is not a valid bool"},
+      {"I32", BytesOf<int32_t>({-1}), 1, DType::kBool, "is -1, which is not a valid bool"},
+      {"F64", BytesOf<double>({0.5}), 1, DType::kBool, "is 0.5, which is not a valid bool"},
       {"BOOL", BytesOf<uint8_t>({1, 2}), 2, DType::kBool,
-       "element 1 (row-major) is 2, which is no bool"},
-      {"BOOL", BytesOf<uint8_t>({255}), 1, DType::kF32, "is 255, which is no bool"},
+       "element 1 (row-major) is 2, which is not a valid bool"},
+      {"BOOL", BytesOf<uint8_t>({255}), 1, DType::kF32, "is 255, which is not a valid bool"},
   };
   for (const auto& row : rows) {
     ExpectError(ReadAs(row.dtype, row.bytes, row.count, row.to).status(), Code::kOutOfRange,

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "shardmesh/base/quoted.h"
 #include "shardmesh/checkpoint/checkpoint_reader.h"
 #include "shardmesh/checkpoint/testing/safetensors_builder.h"
 
@@ -245,7 +246,7 @@ TEST(SafetensorsRobustness, DamagedFilesGiveAStatusOrTheirOwnContent) {
     EXPECT_TRUE(file.ok() || !is_whole) << file.status();
     if (!file.ok()) {
       EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_THAT(std::string(file.status().message()), ::testing::StartsWith(path));
+      EXPECT_THAT(std::string(file.status().message()), ::testing::StartsWith(Quoted(path)));
       continue;
     }
     ++opened;

@@ -231,15 +231,15 @@ TEST(SafetensorsFile, RefusesMalformedHeadersAndNamesFileAndTensor) {
       {R"({"__metadata__":null})", 0, "'__metadata__' should be an object"},
       {R"({"__metadata__":{"a":1}})", 0, "__metadata__ 'a' should be a string"},
       {R"({"__metadata__":{"a":{"b":""}}})", 0, "__metadata__ 'a' should be a string"},
-      {R"({"__metadata__":{"a":"","a":""}})", 0, "the key 'a' is there twice"},
-      {R"({"__metadata__":{},"__metadata__":{}})", 0, "the key '__metadata__' is there twice"},
+      {R"({"__metadata__":{"a":"","a":""}})", 0, "the key 'a' appears twice"},
+      {R"({"__metadata__":{},"__metadata__":{}})", 0, "the key '__metadata__' appears twice"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
        R"("\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-       8, "the key 'a' is there twice"},
+       8, "the key 'a' appears twice"},
       {Entry("a", R"("dtype":"F32","shape":[1],"shape":[1],"data_offsets":[0,4])"), 4,
-       "the key 'shape' is there twice"},
+       "the key 'shape' appears twice"},
       {Entry("a", R"("dtype":"F32","shape":[1],"data_offsets":[0,4],"x":{"y":1,"y":1})"), 4,
-       "the key 'y' is there twice"},
+       "the key 'y' appears twice"},
       {Entry("a", R"("shape":[1],"data_offsets":[0,4])"), 4, "tensor 'a': no dtype"},
       {Entry("a", R"("dtype":"F32","data_offsets":[0,4])"), 4, "tensor 'a': no shape"},
       {Entry("a", R"("dtype":"F32","shape":[1])"), 4, "tensor 'a': no data_offsets"},
@@ -316,7 +316,7 @@ TEST(SafetensorsFile, RefusesMalformedHeadersAndNamesFileAndTensor) {
   for (const auto& row : rows) {
     SCOPED_TRACE(row.header.substr(0, 200));
     ExpectError(HeaderStatus(row.header, row.data_bytes), Code::kInvalidArgument,
-                {TestFolder() + "/x.safetensors: ", row.problem});
+                {TestFolder() + "/x.safetensors': ", row.problem});
   }
 }
 
@@ -352,7 +352,7 @@ TEST(SafetensorsFile, RefusesHeaderLengthsThatDoNotFitTheFile) {
   };
   for (const auto& row : rows) {
     ExpectError(OpenStatus(WriteTestFile("x.safetensors", row.bytes)), Code::kInvalidArgument,
-                {TestFolder() + "/x.safetensors: ", row.problem});
+                {TestFolder() + "/x.safetensors': ", row.problem});
   }
 }
 
@@ -368,8 +368,8 @@ TEST(SafetensorsFile, EveryTruncationOfAFileIsRefused) {
 
 TEST(SafetensorsFile, NamesPathsThatAreNoReadableFile) {
   const std::string folder = TestFolder();
-  ExpectError(OpenStatus(folder + "/none"), Code::kNotFound, {folder + "/none: cannot open"});
-  ExpectError(OpenStatus(folder), Code::kInvalidArgument, {folder + ": a directory"});
+  ExpectError(OpenStatus(folder + "/none"), Code::kNotFound, {folder + "/none': cannot open"});
+  ExpectError(OpenStatus(folder), Code::kInvalidArgument, {folder + "': a directory"});
   ExpectError(OpenStatus(""), Code::kNotFound, {});
   ExpectError(OpenStatus(std::string("a\0b", 3)), Code::kInvalidArgument, {"NUL"});
   ExpectError(OpenStatus("/dev/zero"), Code::kInvalidArgument, {"not a regular file"});
@@ -377,7 +377,7 @@ TEST(SafetensorsFile, NamesPathsThatAreNoReadableFile) {
   const std::string pipe = folder + "/pipe";
   ::unlink(pipe.c_str());
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  ExpectError(OpenStatus(pipe), Code::kInvalidArgument, {pipe + ": not a regular file"});
+  ExpectError(OpenStatus(pipe), Code::kInvalidArgument, {pipe + "': not a regular file"});
   if (::geteuid() == 0) return;  // May read everything.
   const std::string secret = WriteTestFile("secret", SafetensorsBytes("{}", ""));
   ::chmod(secret.c_str(), 0);

@@ -12,16 +12,17 @@
 namespace shardmesh::internal {
 namespace {
 
-// A gap shorter than a page has no whole page in it: reading it along brings nothing more from the
+// A gap shorter than a page contains no whole page, so reading it costs no further page of the
 // disk.
 constexpr int64_t kPageBytes = 4096;
-// A multiple of every element's size. Small enough to stay in the cache between the read and the
-// conversion.
+// A multiple of every element's size; small enough for the data to stay in the cache between the
+// read and the conversion.
 constexpr int64_t kBufferBytes = 256 * 1024;
 
 }  // namespace
 
-BoxReader::BoxReader(const InputFile& file, int64_t begin, DType from, DType to, void* target)
+BoxReader::BoxReader(const InputFile::Reader& file, int64_t begin, DType from, DType to,
+                     void* target)
     : file_(file),
       tensor_begin_(begin),
       from_(from),
@@ -32,7 +33,7 @@ absl::Status BoxReader::Read(const Dims& shape, const Box& box) {
   BoxRuns runs(shape, box);
   const int64_t element_bytes = SizeOf(from_);
   const int64_t run_bytes = runs.run_elements() * element_bytes;
-  // The bytes of a bool are checked, so they are converted like those of another dtype.
+  // Bools always take the converting path, which checks that each byte is 0 or 1.
   const bool is_direct = from_ == to_ && from_ != DType::kBool && run_bytes >= kPageBytes;
   while (const std::optional<int64_t> first = runs.Next()) {
     const int64_t run_begin = tensor_begin_ + *first * element_bytes;
@@ -81,10 +82,10 @@ absl::Status BoxReader::Flush() {
 }
 
 absl::Status BoxReader::BadElement(int64_t index, const char* source) const {
-  const bool is_no_bool = from_ == DType::kBool && *source != 0 && *source != 1;
-  return absl::OutOfRangeError(absl::StrCat("element ", index, " (row-major) is ",
-                                            ElementToString(from_, source), ", which is no ",
-                                            std::string(Name(is_no_bool ? DType::kBool : to_))));
+  const bool is_invalid_bool = from_ == DType::kBool && *source != 0 && *source != 1;
+  return absl::OutOfRangeError(absl::StrCat(
+      "element ", index, " (row-major) is ", ElementToString(from_, source),
+      ", which is not a valid ", std::string(Name(is_invalid_bool ? DType::kBool : to_))));
 }
 
 }  // namespace shardmesh::internal

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Brings a box of a tensor from a file into memory.
+// Reads a box of a tensor from a file into memory.
 #ifndef SHARDMESH_CHECKPOINT_INTERNAL_BOX_READER_H_
 #define SHARDMESH_CHECKPOINT_INTERNAL_BOX_READER_H_
 
@@ -15,35 +15,36 @@
 
 namespace shardmesh::internal {
 
-/// One use: construct, Read. Long runs that need no conversion go straight to the target; others
-/// are gathered in a buffer first.
+/// For one Read. Long runs that need no conversion are read directly into the target; others are
+/// collected in a buffer first.
 class BoxReader {
  public:
-  /// The tensor of `shape` and dtype `from` lies at byte `begin` of `file`, inside it. `target`
-  /// takes the box's elements, row-major, as `to`.
-  BoxReader(const InputFile& file, int64_t begin, DType from, DType to, void* target);
+  /// The tensor has dtype `from` and begins at byte `begin` of `file`, which holds all of it.
+  /// `target` receives the box's elements in row-major order, converted to `to`.
+  BoxReader(const InputFile::Reader& file, int64_t begin, DType from, DType to, void* target);
 
-  /// Errors: those of InputFile; kOutOfRange for an element that `to` cannot take. They do not name
-  /// file and tensor.
+  /// `shape` is that of the whole tensor.
+  /// Errors: those of InputFile::Reader; kOutOfRange for an element that `to` cannot represent.
+  /// They do not name the file and the tensor.
   absl::Status Read(const Dims& shape, const Box& box);
 
  private:
-  /// Bytes of a run, or of a part of one, in the file.
+  /// Where a run, or a part of one, is in the file.
   struct Piece {
     int64_t begin;
     int64_t bytes;
   };
 
   absl::Status Add(Piece piece);
-  /// Reads the span of the pieces and takes them out of it.
+  /// Reads the range of bytes that spans the pieces, converts them and clears the list.
   absl::Status Flush();
   absl::Status BadElement(int64_t index, const char* source) const;
 
-  const InputFile& file_;
+  const InputFile::Reader& file_;
   const int64_t tensor_begin_;
   const DType from_;
   const DType to_;
-  char* target_;  // Where the next piece goes.
+  char* target_;  // Of the next piece.
   std::vector<Piece> pieces_;
   std::vector<char> buffer_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a box lies in a row-major tensor: the fewest contiguous runs of elements that make it up.
-// All have one length.
+// The position of a box in a row-major tensor, as the fewest contiguous runs of elements that cover
+// it. All runs have the same length.
 //
 //   BoxRuns runs(/*shape=*/{3, 5, 7}, box);                 // box = [0:3, 1:3, 0:7]: runs of 14
 //   while (auto first = runs.Next()) Use(*first, runs.run_elements());   // 7, 42, 77
@@ -16,7 +16,7 @@
 
 namespace shardmesh::internal {
 
-/// An iterator over the runs, in rising order.
+/// An iterator over the runs, in ascending order.
 class BoxRuns {
  public:
   /// `box` lies within `shape`; an empty one has no runs.
@@ -27,7 +27,7 @@ class BoxRuns {
   std::optional<int64_t> Next();
 
  private:
-  Dims extents_;  // Of the dims outside a run.
+  Dims extents_;  // Of the dims that the runs do not span.
   Dims strides_;
   Dims position_;
   int64_t run_elements_ = 1;

@@ -12,7 +12,7 @@
 namespace shardmesh::internal {
 namespace {
 
-// An element as it is in the file: a bool is any byte.
+// The type of an element in the file; a bool may be any byte there.
 template <typename T>
 using Stored = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
 
@@ -29,7 +29,7 @@ Stored<T> Load(const char* source, int64_t index) {
   return value;
 }
 
-// A type with arithmetic that holds every value of T.
+// `value` in a type that has arithmetic and represents every value of T.
 template <typename T>
 auto Widened(T value) {
   if constexpr (kIsSmallFloat<T>) {
@@ -39,13 +39,13 @@ auto Widened(T value) {
   }
 }
 
-// Whether an integer or bool type holds exactly this value.
+// Whether an integer or bool type represents this value exactly.
 template <typename To, typename Wide>
 bool Holds(Wide value) {
   if constexpr (std::is_same_v<To, bool>) {
     return value == Wide{0} || value == Wide{1};
   } else if constexpr (std::is_floating_point_v<Wide>) {
-    // -2^(bits - 1) is exact in any floating type; the largest integer may not be.
+    // -2^(bits - 1) is exact in any floating-point type; the largest integer may not be.
     constexpr Wide kLowest = static_cast<Wide>(std::numeric_limits<To>::min());
     return value >= kLowest && value < -kLowest && value == std::trunc(value);
   } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements of a file in another dtype.
+// Converts elements of a file to another dtype.
 #ifndef SHARDMESH_CHECKPOINT_INTERNAL_CONVERT_ELEMENTS_H_
 #define SHARDMESH_CHECKPOINT_INTERNAL_CONVERT_ELEMENTS_H_
 
@@ -12,20 +12,20 @@
 
 namespace shardmesh::internal {
 
-/// Converts `count` elements; `source` need not be aligned. Returns the index of the first one that
-/// `to` cannot take, with everything before it converted, or nothing.
+/// Converts `count` elements; `source` need not be aligned. Returns the index of the first element
+/// that `to` cannot represent, after converting those before it, or nothing if there is none.
 ///
-/// | to            | from floating                  | from an integer or bool        |
-/// |---------------|--------------------------------|--------------------------------|
-/// | floating      | rounded to nearest             | rounded to nearest             |
-/// | integer, bool | taken if the value is the same | taken if the value is the same |
+/// | to             | from floating-point, integer or bool                |
+/// |----------------|-----------------------------------------------------|
+/// | floating-point | rounded to nearest                                  |
+/// | integer, bool  | exact; a value that would change is refused         |
 ///
-/// From f64 to bf16 and f16 it goes by way of f32, as a cast of a tensor does.
-/// A bool is a byte that is 0 or 1; another byte is taken by nothing, bool included.
+/// f64 to bf16 and f16 rounds to f32 first, as a cast of a tensor does. A stored bool is a byte 0
+/// or 1; any other byte is refused for every `to`, bool included.
 std::optional<int64_t> ConvertElements(DType from, const void* source, DType to, void* target,
                                        int64_t count);
 
-/// The value at `source`, as text that tells it from any other of its dtype.
+/// The value at `source`, with enough digits to distinguish it from all others of its dtype.
 std::string ElementToString(DType dtype, const void* source);
 
 }  // namespace shardmesh::internal

@@ -1,97 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/checkpoint/internal/input_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <filesystem>
+#include <list>
+#include <mutex>
+#include <system_error>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
 
 namespace shardmesh::internal {
-namespace {
 
-int64_t ModifiedNs(const struct stat& facts) {
-  return int64_t{facts.st_mtim.tv_sec} * 1'000'000'000 + facts.st_mtim.tv_nsec;
-}
+/// The files that the process keeps open between reads.
+class OpenFiles {
+ public:
+  static OpenFiles& Instance() {
+    static auto* instance = new OpenFiles;  // Never destroyed: files may outlive static objects.
+    return *instance;
+  }
 
-}  // namespace
+  /// Null if `file` is not kept open.
+  std::shared_ptr<const RegularFile> Find(const InputFile& file) {
+    const std::lock_guard lock(mutex_);
+    const auto found = positions_.find(&file);
+    if (found == positions_.end()) return nullptr;
+    files_.splice(files_.begin(), files_, found->second);
+    return found->second->open;
+  }
+
+  /// Keeps `open` for `file`, in place of the one that was not used for the longest time. Does
+  /// nothing if another thread was faster.
+  void Add(const InputFile& file, std::shared_ptr<const RegularFile> open) {
+    std::shared_ptr<const RegularFile> evicted;  // Closed after the lock is released.
+    const std::lock_guard lock(mutex_);
+    if (positions_.contains(&file)) return;
+    files_.push_front({&file, std::move(open)});
+    positions_[&file] = files_.begin();
+    if (files_.size() <= kMaxOpenFiles) return;
+    evicted = std::move(files_.back().open);
+    positions_.erase(files_.back().file);
+    files_.pop_back();
+  }
+
+  void Remove(const InputFile& file) {
+    std::shared_ptr<const RegularFile> removed;
+    const std::lock_guard lock(mutex_);
+    const auto found = positions_.find(&file);
+    if (found == positions_.end()) return;
+    removed = std::move(found->second->open);
+    files_.erase(found->second);
+    positions_.erase(found);
+  }
+
+ private:
+  struct Entry {
+    const InputFile* file;
+    std::shared_ptr<const RegularFile> open;
+  };
+
+  std::mutex mutex_;
+  std::list<Entry> files_;  // The most recently used first.
+  absl::flat_hash_map<const InputFile*, std::list<Entry>::iterator> positions_;
+};
 
 absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
-  if (path.find('\0') != path.npos) {  // The system would open what precedes it.
-    return absl::InvalidArgumentError("a file name with a NUL byte in it");
+  absl::StatusOr<RegularFile> open = RegularFile::Open(path);
+  if (!open.ok()) {
+    return absl::Status(open.status().code(),
+                        absl::StrCat(Quoted(path), ": ", open.status().message()));
   }
-  int descriptor;
-  do {
-    // Non-blocking, for a pipe without a writer; it changes nothing for regular files.
-    descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  } while (descriptor < 0 && errno == EINTR);
-  if (descriptor < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open"));
-  std::unique_ptr<InputFile> file(new InputFile(path, descriptor));
-
-  struct stat facts;
-  if (::fstat(descriptor, &facts) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot stat"));
-  }
-  if (S_ISDIR(facts.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": a directory, not a file"));
-  }
-  if (!S_ISREG(facts.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
-  }
-  file->size_ = facts.st_size;
-  file->modified_ns_ = ModifiedNs(facts);
+  std::error_code failed;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, failed);
+  std::unique_ptr<InputFile> file(new InputFile(path, failed ? path : absolute.string()));
+  file->identity_ = open->identity();
+  OpenFiles::Instance().Add(*file, std::make_shared<const RegularFile>(*std::move(open)));
   return file;
 }
 
-InputFile::~InputFile() { ::close(descriptor_); }
+InputFile::~InputFile() { OpenFiles::Instance().Remove(*this); }
 
-absl::Status InputFile::ReadAt(int64_t offset, void* target, int64_t bytes) const {
-  char* next = static_cast<char*>(target);
-  while (bytes > 0) {
-    // One call moves 2 GiB at most.
-    const ssize_t count = ::pread(descriptor_, next, static_cast<size_t>(bytes), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", bytes, " bytes at ", offset));
-    }
-    if (count == 0) {
-      return absl::DataLossError(absl::StrCat("the file ends at byte ", offset, ", ", bytes,
-                                              " bytes early; it had ", size_,
-                                              " bytes when it was opened"));
-    }
-    bytes_read_.fetch_add(count, std::memory_order_relaxed);
-    next += count;
-    offset += count;
-    bytes -= count;
+absl::StatusOr<InputFile::Reader> InputFile::StartReading() const {
+  if (auto open = OpenFiles::Instance().Find(*this)) return Reader(std::move(open), bytes_read_);
+  SHARDMESH_ASSIGN_OR_RETURN(RegularFile file, RegularFile::Open(absolute_path_));
+  if (file.identity() != identity_) {
+    return absl::DataLossError(
+        absl::StrCat("the file was replaced or written to after it was opened (", identity_.bytes,
+                     " bytes then, ", file.size(), " now); open it again"));
   }
+  auto open = std::make_shared<const RegularFile>(std::move(file));
+  OpenFiles::Instance().Add(*this, open);
+  return Reader(std::move(open), bytes_read_);
+}
+
+absl::Status InputFile::Reader::ReadAt(int64_t offset, void* target, int64_t bytes) const {
+  SHARDMESH_RETURN_IF_ERROR(open_->ReadAt(offset, target, bytes));
+  bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> InputFile::ReadAll(int64_t limit) const {
-  if (size_ > limit) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(size_, " bytes, more than the limit of ", limit));
-  }
-  std::string content(static_cast<size_t>(size_), '\0');
-  SHARDMESH_RETURN_IF_ERROR(ReadAt(0, content.data(), size_));
-  return content;
-}
-
-absl::Status InputFile::CheckUnchanged() const {
-  struct stat facts;
-  if (::fstat(descriptor_, &facts) != 0) {
-    return absl::ErrnoToStatus(errno, "cannot stat");
-  }
-  if (facts.st_size != size_ || ModifiedNs(facts) != modified_ns_) {
-    return absl::DataLossError(absl::StrCat("the file was written to after it was opened (", size_,
-                                            " bytes then, ", int64_t{facts.st_size},
-                                            " now); open it again"));
-  }
-  return absl::OkStatus();
+absl::Status InputFile::Reader::CheckUnchanged() const {
+  SHARDMESH_ASSIGN_OR_RETURN(const RegularFile::Identity now, open_->CurrentIdentity());
+  if (now == open_->identity()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("the file was written to after it was opened (",
+                                          open_->size(), " bytes then, ", now.bytes,
+                                          " now); open it again"));
 }
 
 }  // namespace shardmesh::internal

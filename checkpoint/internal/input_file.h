@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A regular file open for reading at any offset.
+// A file to read from again and again. A checkpoint may have more shards than a process may have
+// open files, so a file that was not used lately is closed, and opened again when it is.
 #ifndef SHARDMESH_CHECKPOINT_INTERNAL_INPUT_FILE_H_
 #define SHARDMESH_CHECKPOINT_INTERNAL_INPUT_FILE_H_
 
@@ -11,39 +12,56 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "shardmesh/base/regular_file.h"
 
 namespace shardmesh::internal {
 
-/// Thread-safe: there is no position.
+/// The process keeps at most so many InputFiles open between reads, the most recently used ones. In
+/// addition, each thread that is reading keeps one open.
+inline constexpr size_t kMaxOpenFiles = 64;
+
+/// Thread-safe.
 class InputFile {
  public:
-  /// Errors: those of the system (kNotFound, kPermissionDenied, ...); kInvalidArgument if `path` is
-  /// a directory or otherwise no regular file (nothing here waits for a pipe). These name the file,
-  /// those of the methods do not.
+  /// A file that stays open while this exists.
+  class Reader {
+   public:
+    /// Errors: those of RegularFile::ReadAt.
+    absl::Status ReadAt(int64_t offset, void* target, int64_t bytes) const;
+    /// kDataLoss if the file was written to since InputFile::Open.
+    absl::Status CheckUnchanged() const;
+
+   private:
+    friend class InputFile;
+    Reader(std::shared_ptr<const RegularFile> open, std::atomic<int64_t>& bytes_read)
+        : open_(std::move(open)), bytes_read_(bytes_read) {}
+
+    std::shared_ptr<const RegularFile> open_;
+    std::atomic<int64_t>& bytes_read_;  // The InputFile's.
+  };
+
+  /// Errors: those of RegularFile::Open, naming `path`.
   static absl::StatusOr<std::unique_ptr<InputFile>> Open(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
-  int64_t size() const { return size_; }  ///< In bytes, when it was opened.
+  int64_t size() const { return identity_.bytes; }  ///< When it was opened first.
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
-  /// Reads exactly `bytes` bytes.
-  /// Errors: kDataLoss if the file ends before; those of the system.
-  absl::Status ReadAt(int64_t offset, void* target, int64_t bytes) const;
-  /// The whole file, if it is not longer than `limit` bytes (else kInvalidArgument).
-  absl::StatusOr<std::string> ReadAll(int64_t limit) const;
-  /// kDataLoss if size or modification time are no longer those of Open.
-  absl::Status CheckUnchanged() const;
+  /// Must not outlive this object.
+  /// Errors: kDataLoss if the file had to be opened again and is no longer the one that was opened
+  /// first; the system's. No message of a Reader, or of this function, names the path.
+  absl::StatusOr<Reader> StartReading() const;
 
  private:
-  InputFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  InputFile(std::string path, std::string absolute_path)
+      : path_(std::move(path)), absolute_path_(std::move(absolute_path)) {}
 
   std::string path_;
-  int descriptor_;
-  int64_t size_ = 0;
-  int64_t modified_ns_ = 0;
+  std::string absolute_path_;  // The working directory may change before it is opened again.
+  RegularFile::Identity identity_;
   mutable std::atomic<int64_t> bytes_read_ = 0;
 };
 

@@ -8,14 +8,14 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "shardmesh/checkpoint/internal/quoted.h"
+#include "shardmesh/base/quoted.h"
 
 namespace shardmesh::internal {
 namespace {
 
 constexpr size_t kMaxLevels = 32;
 
-/// Keeps the path to the current value; an event that returns false ends the parse with status().
+/// Tracks the path to the current value. An event that returns false ends the parse with status().
 class SaxHandler final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit SaxHandler(JsonVisitor& visitor) : visitor_(visitor) {}
@@ -24,7 +24,7 @@ class SaxHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   bool null() override { return Scalar({.kind = JsonKind::kNull}); }
   bool boolean(bool) override { return Scalar({.kind = JsonKind::kBool}); }
-  // Called for what is written with a minus sign.
+  // Called for integers written with a minus sign.
   bool number_integer(number_integer_t) override { return Scalar({.kind = JsonKind::kNumber}); }
   bool number_unsigned(number_unsigned_t value) override {
     return Scalar({.kind = JsonKind::kCount, .count = value});
@@ -44,7 +44,7 @@ class SaxHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(string_t& key) override {
     if (!keys_.back().insert(key).second) {
-      return Fail(absl::StrCat("the key ", Quoted(key), " is there twice in one JSON object"));
+      return Fail(absl::StrCat("the key ", Quoted(key), " appears twice in one JSON object"));
     }
     path_.back() = std::move(key);
     return true;
@@ -85,8 +85,8 @@ class SaxHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   JsonVisitor& visitor_;
   absl::Status status_;
-  std::vector<std::string> path_;  // One a level: the key of the current value.
-  std::vector<absl::flat_hash_set<std::string>> keys_;  // One a level: the keys so far.
+  std::vector<std::string> path_;                       // Per level: the key of the current value.
+  std::vector<absl::flat_hash_set<std::string>> keys_;  // Per level: the keys so far.
 };
 
 }  // namespace
@@ -100,7 +100,7 @@ std::string_view Describe(JsonKind kind) {
     case JsonKind::kCount:
       return "a non-negative integer";
     case JsonKind::kNumber:
-      return "a number that is no integer from 0 to 2^64 - 1";
+      return "a number that is not an integer from 0 to 2^64 - 1";
     case JsonKind::kString:
       return "a string";
     case JsonKind::kArray:
@@ -120,7 +120,7 @@ absl::Status ParseStrictJson(std::string_view text, JsonVisitor& visitor) {
     const bool complete = nlohmann::json::sax_parse(text.begin(), text.end(), &handler);
     if (complete || !handler.status().ok()) return handler.status();
     return absl::InvalidArgumentError("invalid JSON");
-  } catch (const std::exception& error) {  // Not expected: the parser reports to the handler.
+  } catch (const std::exception& error) {  // Unexpected: the parser reports errors to the handler.
     return absl::InvalidArgumentError(absl::StrCat("invalid JSON: ", Quoted(error.what())));
   }
 }

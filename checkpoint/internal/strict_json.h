@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON from outside, as a stream of values: nothing is built from it but what the visitor keeps,
-// and the parse stops at the first value that the visitor refuses. Stricter than the parser
-// underneath (nlohmann's), which keeps the last of two equal keys, ends at a NUL byte, and nests
-// without limit.
+// Parses untrusted JSON as a stream of values: only what the visitor keeps takes memory, and the
+// parse stops at the first value that the visitor refuses. Stricter than the underlying parser
+// (nlohmann's), which keeps the last of two equal keys, stops at a NUL byte, and has no limit on
+// nesting.
 #ifndef SHARDMESH_CHECKPOINT_INTERNAL_STRICT_JSON_H_
 #define SHARDMESH_CHECKPOINT_INTERNAL_STRICT_JSON_H_
 
@@ -29,18 +29,18 @@ enum class JsonKind : uint8_t {
 /// "null", "a boolean", "a string", ...
 std::string_view Describe(JsonKind kind);
 
-/// One value. Of an array or object it is the opening bracket: what is inside follows.
+/// One value. For an array or object it stands for the opening bracket; the items follow.
 struct JsonValue {
   JsonKind kind = JsonKind::kNull;
-  uint64_t count = 0;           ///< Of a kCount.
-  std::string* text = nullptr;  ///< Of a kString; may be moved from.
+  uint64_t count = 0;           ///< If kind is kCount.
+  std::string* text = nullptr;  ///< If kind is kString; the visitor may move from it.
 };
 
-/// Receives the values in the order of the text.
+/// Receives the values in the order of the text. An error that it returns ends the parse.
 class JsonVisitor {
  public:
-  /// The keys that lead from the root to a value; an item of an array has the key "". Empty for the
-  /// root.
+  /// The keys from the root to a value, none for the root itself. An item of an array has the key
+  /// "".
   using Path = std::span<const std::string>;
 
   virtual ~JsonVisitor() = default;
@@ -49,9 +49,9 @@ class JsonVisitor {
   virtual absl::Status OnEnd(Path path) = 0;
 };
 
-/// Errors: kInvalidArgument for text that is not one JSON value (RFC 8259, UTF-8), equal keys in
-/// one object, or more than 32 levels; else the first error of the visitor. Messages do not name
-/// the file.
+/// Errors: kInvalidArgument if `text` is not exactly one JSON value (RFC 8259, UTF-8), has equal
+/// keys in one object or more than 32 levels; else the first error of the visitor. Messages do not
+/// name the file.
 absl::Status ParseStrictJson(std::string_view text, JsonVisitor& visitor);
 
 }  // namespace shardmesh::internal

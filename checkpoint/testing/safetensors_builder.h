@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests: safetensors files, right and wrong ones, put together from text and bytes by nothing
-// that the reader uses.
+// For tests: valid and invalid safetensors files, assembled from text and bytes without any code of
+// the reader.
 //
 //   SafetensorsBuilder builder;
 //   builder.Add("x", "F32", {2}, BytesOf<float>({1.5f, -2.0f}));
@@ -25,7 +25,7 @@
 
 namespace shardmesh {
 
-/// The bytes of `values`, one after the other.
+/// The bytes of `values`, concatenated.
 template <typename T>
 std::string BytesOf(const std::vector<T>& values) {
   std::string bytes;
@@ -37,7 +37,7 @@ std::string BytesOf(const std::vector<T>& values) {
   return bytes;
 }
 
-/// Length, header and data, whatever they are.
+/// The length of `header`, `header` and `data`, none of which need be valid.
 inline std::string SafetensorsBytes(const std::string& header, const std::string& data) {
   return BytesOf<uint64_t>({header.size()}) + header + data;
 }
@@ -62,7 +62,7 @@ class SafetensorsBuilder {
   std::string data_;
 };
 
-/// A folder of this test alone, empty when it is first asked for.
+/// A folder for the running test alone, empty at its first call.
 inline std::string TestFolder() {
   static std::string current;
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
