@@ -2,14 +2,16 @@
 #include "shardmesh/nn/llama_config.h"
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "shardmesh/base/quoted.h"
+#include "shardmesh/base/regular_file.h"
 #include "shardmesh/base/status_macros.h"
+#include "shardmesh/checkpoint/internal/strict_json.h"
 
 namespace shardmesh::nn {
 namespace {
@@ -18,7 +20,8 @@ using nlohmann::json;
 
 constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxLayers = 10000;
-constexpr size_t kMaxBytes = size_t{16} << 20;
+constexpr int64_t kMaxElements = int64_t{1} << 50;
+constexpr int64_t kMaxBytes = int64_t{16} << 20;
 
 std::string Shown(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
@@ -26,8 +29,15 @@ std::string Shown(const json& value) {
   return text;
 }
 
-/// The fields of one JSON object, by name and type. The first error stays; reads after it do
-/// nothing.
+/// Accepts every value. Strict parsing comes first because printing, comparing and destroying a
+/// json recurse as deep as the text nests, and of two equal keys a json keeps the last.
+class AnyJson final : public internal::JsonVisitor {
+ public:
+  absl::Status OnValue(Path, const internal::JsonValue&) override { return absl::OkStatus(); }
+  absl::Status OnEnd(Path) override { return absl::OkStatus(); }
+};
+
+/// Reads the fields of one JSON object by name and type, and keeps the first error.
 class Fields {
  public:
   Fields(const json& object, std::string source) : object_(object), source_(std::move(source)) {}
@@ -43,7 +53,7 @@ class Fields {
   void Require(const char* name) {
     if (Find(name) == nullptr) Fail(absl::StrCat(name, " is missing"));
   }
-  /// Reads leave `out` as it is where the field is absent or null.
+  /// Reads leave `out` unchanged if the field is absent or null.
   void Read(const char* name, int64_t& out) {
     const json* value = Find(name);
     if (value == nullptr) return;
@@ -81,13 +91,13 @@ class Fields {
   void Refuse(const char* name, const json& value, const std::string& expected) {
     Fail(absl::StrCat(name, " is ", Shown(value), ", expected ", expected));
   }
-  /// A field that may only be absent or hold `text`.
+  /// The field must be absent, null or equal to `text`.
   void RequireText(const char* name, std::string_view text) {
     std::string value(text);
     Read(name, value);
     if (value == text) return;
-    Fail(absl::StatusCode::kUnimplemented,
-         absl::StrCat(name, " is ", Shown(value), "; only \"", std::string(text), "\" exists"));
+    Fail(absl::StatusCode::kUnimplemented, absl::StrCat(name, " is ", Shown(value), "; only \"",
+                                                        std::string(text), "\" is supported"));
   }
   void Fail(absl::StatusCode code, const std::string& what) {
     if (status_.ok()) status_ = absl::Status(code, absl::StrCat(source_, ": ", what));
@@ -108,7 +118,7 @@ absl::StatusOr<RopeConfig> ReadRope(const json& object, const std::string& sourc
   const json* parameters = top.Find("rope_parameters");
   const json* scaling = top.Find("rope_scaling");
   if (parameters != nullptr && scaling != nullptr && *parameters != *scaling) {
-    top.Fail("rope_parameters and rope_scaling are both there and differ");
+    top.Fail("rope_parameters and rope_scaling are both present and differ");
   }
   const char* name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
   if (parameters == nullptr) parameters = scaling;
@@ -119,7 +129,7 @@ absl::StatusOr<RopeConfig> ReadRope(const json& object, const std::string& sourc
   const json none = json::object();
   Fields fields(parameters == nullptr ? none : *parameters, absl::StrCat(source, ": ", name));
   std::string type = "default";
-  fields.Read("type", type);  // The name of old.
+  fields.Read("type", type);  // The older name of rope_type.
   fields.Read("rope_type", type);
   fields.Read("rope_theta", rope.theta);
   fields.Read("partial_rotary_factor", rotated);
@@ -138,7 +148,8 @@ absl::StatusOr<RopeConfig> ReadRope(const json& object, const std::string& sourc
     fields.Read("original_max_position_embeddings", rope.original_max_position_embeddings);
   } else if (type != "default") {
     fields.Fail(absl::StatusCode::kUnimplemented,
-                absl::StrCat("rope_type is ", Shown(type), "; \"default\" and \"llama3\" exist"));
+                absl::StrCat("rope_type is ", Shown(type),
+                             "; only \"default\" and \"llama3\" are supported"));
   }
   SHARDMESH_RETURN_IF_ERROR(fields.status());
   return rope;
@@ -153,6 +164,25 @@ absl::Status CheckPositive(const char* name, double value) {
   if (value > 0 && std::isfinite(value)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(name, " is ", value, ", expected a positive number"));
+}
+
+/// No sum overflows: extents are below 2^31, heads times head_dim too, and layers are few.
+absl::Status CheckNumElements(const LlamaConfig& config) {
+  using Count = unsigned __int128;
+  const auto hidden = static_cast<Count>(config.hidden_size);
+  const auto head = static_cast<Count>(config.HeadDim());
+  const Count queries = head * static_cast<Count>(config.num_attention_heads);
+  const Count keys = head * static_cast<Count>(config.KeyValueHeads());
+  const Count mlp = 3 * hidden * static_cast<Count>(config.intermediate_size);
+  const Count block = 2 * hidden * (queries + keys) + mlp;
+  const Count elements = 2 * hidden * static_cast<Count>(config.vocab_size) +
+                         block * static_cast<Count>(config.num_hidden_layers);
+  if (elements <= static_cast<Count>(kMaxElements)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the model has more than 2^50 elements: vocab_size ", config.vocab_size, ", hidden_size ",
+      config.hidden_size, ", intermediate_size ", config.intermediate_size, ", num_hidden_layers ",
+      config.num_hidden_layers, ", num_attention_heads ", config.num_attention_heads, ", head_dim ",
+      config.HeadDim()));
 }
 
 absl::Status ValidateRope(const RopeConfig& rope) {
@@ -194,6 +224,7 @@ absl::Status LlamaConfig::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("head_dim is ", HeadDim(), ", expected an even number"));
   }
+  SHARDMESH_RETURN_IF_ERROR(CheckNumElements(*this));
   SHARDMESH_RETURN_IF_ERROR(CheckPositive("rms_norm_eps", rms_norm_eps));
   if (!(initializer_range >= 0) || !std::isfinite(initializer_range)) {
     return absl::InvalidArgumentError(
@@ -203,9 +234,13 @@ absl::Status LlamaConfig::Validate() const {
 }
 
 absl::StatusOr<LlamaConfig> LlamaConfig::FromJson(std::string_view text, std::string_view source) {
-  const std::string from(source);
-  if (text.size() > kMaxBytes || text.find('\0') != std::string_view::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(from, ": not a text of at most 16 MiB"));
+  const std::string from = Quoted(source);
+  if (text.size() > static_cast<size_t>(kMaxBytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(from, ": longer than 16 MiB"));
+  }
+  AnyJson any;
+  if (absl::Status status = internal::ParseStrictJson(text, any); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(from, ": ", status.message()));
   }
   const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) {
@@ -244,18 +279,14 @@ absl::StatusOr<LlamaConfig> LlamaConfig::FromJson(std::string_view text, std::st
 }
 
 absl::StatusOr<LlamaConfig> LlamaConfig::FromFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  std::vector<char> block(1 << 16);
-  while (file && text.size() <= kMaxBytes) {
-    file.read(block.data(), static_cast<std::streamsize>(block.size()));
-    text.append(block.data(), static_cast<size_t>(file.gcount()));
-  }
-  // A file that was read to its end has failed to read more.
-  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  }
-  return FromJson(text, path);
+  const auto annotated = [&path](const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat(Quoted(path), ": ", status.message()));
+  };
+  const absl::StatusOr<RegularFile> file = RegularFile::Open(path);
+  if (!file.ok()) return annotated(file.status());
+  const absl::StatusOr<std::string> text = file->ReadAll(kMaxBytes);
+  if (!text.ok()) return annotated(text.status());
+  return FromJson(*text, path);
 }
 
 }  // namespace shardmesh::nn

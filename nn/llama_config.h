@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The shape of a Llama, with the fields of Hugging Face's LlamaConfig, and its config.json.
+// The hyperparameters of a Llama, named as in Hugging Face's LlamaConfig, and their config.json.
 //
 //   nn::LlamaConfig config = {.vocab_size = 256, .hidden_size = 128, .intermediate_size = 384,
 //                             .num_hidden_layers = 4, .num_attention_heads = 4};
@@ -22,11 +22,11 @@ namespace shardmesh::nn {
 struct RopeConfig {
   enum class Type {
     kDefault,
-    kLlama3,  ///< Long wavelengths are stretched, as of Llama 3.1.
+    kLlama3,  ///< Long wavelengths are stretched, as in Llama 3.1 and later.
   };
   Type type = Type::kDefault;
   double theta = 10000;
-  // Of kLlama3 alone.
+  // For kLlama3 only.
   double factor = 8;
   double low_freq_factor = 1;
   double high_freq_factor = 4;
@@ -54,18 +54,19 @@ struct LlamaConfig {
   int64_t KeyValueHeads() const { return num_key_value_heads.value_or(num_attention_heads); }
   int64_t HeadDim() const { return head_dim.value_or(hidden_size / num_attention_heads); }
 
+  /// Also checks that the number of all elements is at most 2^50, so that no size overflows.
   /// Errors: kInvalidArgument naming the field, its value and what was expected.
   absl::Status Validate() const;
 
-  /// From the text of a config.json, which may be anything; fields that do not matter to the model
-  /// are passed over. Both `rope_parameters` and the older `rope_theta` and `rope_scaling` are
-  /// read.
-  /// Errors: kInvalidArgument naming `source` and the field, for text that is not JSON, missing or
-  /// mistyped fields, or values that Validate() refuses; kUnimplemented for what is a Llama but not
-  /// one that exists here (another rotary type, another activation, quantised weights).
+  /// Parses the text of a config.json, which is not trusted. Unknown fields are ignored. Both
+  /// `rope_parameters` and the older `rope_theta` and `rope_scaling` are understood.
+  /// Errors: kInvalidArgument naming `source` and the field, for text that is not strict JSON
+  /// (equal keys in one object, more than 32 levels), missing or mistyped fields, and values that
+  /// Validate() refuses; kUnimplemented for a Llama of a kind that is not supported (another rotary
+  /// type, another activation, quantised weights).
   static absl::StatusOr<LlamaConfig> FromJson(std::string_view text,
                                               std::string_view source = "config.json");
-  /// Errors: kNotFound if the file cannot be read; else as FromJson.
+  /// Errors: those of RegularFile, naming `path`; else those of FromJson.
   static absl::StatusOr<LlamaConfig> FromFile(const std::string& path);
 
   friend bool operator==(const LlamaConfig&, const LlamaConfig&) = default;

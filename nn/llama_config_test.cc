@@ -3,8 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <fstream>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -176,6 +176,59 @@ TEST(LlamaConfig, RefusesTextThatIsNotAJsonObject) {
     const auto config = LlamaConfig::FromJson(text);
     EXPECT_EQ(config.status().code(), Code::kInvalidArgument) << text.substr(0, 80);
     EXPECT_THAT(std::string(config.status().message()), HasSubstr("config.json"));
+  }
+}
+
+// Printing and comparing such values recursed once per level, until the stack overflowed.
+TEST(LlamaConfig, RefusesDeeplyNestedValues) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  for (const std::string& more :
+       {absl::StrCat("\"head_dim\": ", deep),
+        absl::StrCat("\"rope_parameters\": ", deep, ", \"rope_scaling\": ", deep)}) {
+    const auto config = LlamaConfig::FromJson(Json(more));
+    EXPECT_EQ(config.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr("nested more than 32 levels"));
+  }
+}
+
+// The last of equal keys was taken without a word.
+TEST(LlamaConfig, RefusesEqualKeys) {
+  const auto config = LlamaConfig::FromJson(Json(R"("vocab_size": 62)"));
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("'vocab_size' appears twice"));
+}
+
+// Each extent was accepted, and products of them overflowed.
+TEST(LlamaConfig, RefusesMoreElementsThanSizesCanCount) {
+  LlamaConfig config = *LlamaConfig::FromJson(Json());
+  config.vocab_size = config.hidden_size = 2147483640;
+  EXPECT_THAT(std::string(config.Validate().message()),
+              HasSubstr("more than 2^50 elements: vocab_size 2147483640, hidden_size 2147483640"));
+  config = *LlamaConfig::FromJson(Json());
+  config.num_hidden_layers = 10000;
+  config.hidden_size = config.intermediate_size = 200'000;
+  EXPECT_THAT(std::string(config.Validate().message()), HasSubstr("num_hidden_layers 10000"));
+}
+
+TEST(LlamaConfig, QuotesAndCutsWhatItWasGiven) {
+  const std::string odd = "\x1b[2J\n" + std::string(5000, 'x');
+  for (const std::string& text :
+       {std::string("{"), Json("\"head_dim\": \"" + std::string(5000, 'x') + "\""),
+        Json(R"("model_type": "\u001b[2J)" + std::string(5000, 'x') + "\"")}) {
+    const std::string message(LlamaConfig::FromJson(text, odd).status().message());
+    EXPECT_THAT(message, HasSubstr(R"('\x1b[2J\nxxx)"));
+    EXPECT_LT(message.size(), 1000u);
+    EXPECT_EQ(message.find('\x1b'), std::string::npos);
+  }
+}
+
+// Opening a pipe waited for a writer.
+TEST(LlamaConfig, RefusesAFileThatIsNotRegular) {
+  const std::string pipe = ::testing::TempDir() + "pipe.json";
+  ::unlink(pipe.c_str());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, std::string("/dev/zero")}) {
+    EXPECT_THAT(std::string(LlamaConfig::FromFile(path).status().message()),
+                HasSubstr("not a regular file"));
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
 
 namespace shardmesh::nn {
@@ -27,19 +28,27 @@ void CollectNames(const Module& module, const std::string& prefix, AllNames& nam
   }
 }
 
-/// ": a, b, c and 7 more".
-std::string Listed(std::vector<std::string> names) {
-  constexpr size_t kShown = 8;
-  std::sort(names.begin(), names.end());
+/// A name of the checkpoint, which may be any bytes.
+std::string Shown(const std::string& name) { return Quoted(name, /*max_chars=*/100); }
+
+/// ": a, b, c and 7 more". Few, and not more than a few hundred characters.
+std::string Listed(std::vector<std::string> descriptions) {
+  constexpr size_t kMaxShown = 8;
+  constexpr size_t kMaxChars = 300;
+  std::sort(descriptions.begin(), descriptions.end());
   std::string text;
-  for (size_t i = 0; i < names.size() && i < kShown; ++i) {
-    absl::StrAppend(&text, i == 0 ? ": " : ", ", names[i]);
+  size_t shown = 0;
+  while (shown < std::min(descriptions.size(), kMaxShown) && text.size() < kMaxChars) {
+    absl::StrAppend(&text, shown == 0 ? ": " : ", ", descriptions[shown]);
+    ++shown;
   }
-  if (names.size() > kShown) absl::StrAppend(&text, " and ", names.size() - kShown, " more");
+  if (shown < descriptions.size()) {
+    absl::StrAppend(&text, " and ", descriptions.size() - shown, " more");
+  }
   return text;
 }
 
-/// What is to be read for one parameter.
+/// Where the values of a parameter are.
 struct Source {
   Parameter parameter;
   std::string name;  ///< In the checkpoint.
@@ -60,7 +69,7 @@ class Matcher {
   absl::Status Check(bool allow_unexpected) const {
     std::vector<std::string> unexpected;
     for (const std::string& name : checkpoint_.Names()) {
-      if (!known_.contains(name)) unexpected.push_back(name);
+      if (!known_.contains(name)) unexpected.push_back(Shown(name));
     }
     std::string problem;
     if (!missing_.empty()) absl::StrAppend(&problem, "; missing", Listed(missing_));
@@ -70,7 +79,7 @@ class Matcher {
     if (!misshapen_.empty()) absl::StrAppend(&problem, "; of another shape", Listed(misshapen_));
     if (problem.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint_.path(), " does not fit the model", problem));
+        absl::StrCat(Quoted(checkpoint_.path()), " does not fit the model", problem));
   }
 
  private:
@@ -82,13 +91,13 @@ class Matcher {
       if (stored == nullptr) continue;
       if (!std::equal(stored->shape.begin(), stored->shape.end(), parameter.shape().begin(),
                       parameter.shape().end())) {
-        misshapen_.push_back(absl::StrCat(name, " is ", stored->ToString(), ", expected ",
+        misshapen_.push_back(absl::StrCat(Shown(name), " is ", stored->ToString(), ", expected ",
                                           parameter.shape().ToString()));
       }
       sources_.push_back({parameter, name});
       return;
     }
-    missing_.push_back(first_name);
+    missing_.push_back(Shown(first_name));
   }
 
   const CheckpointReader& checkpoint_;
@@ -103,7 +112,7 @@ absl::Status Read(const CheckpointReader& checkpoint, Source source) {
   const DeviceMesh& mesh = parameter.mesh();
   const Box box = parameter.layout().LocalBox(mesh.coord());
   if (parameter.IsMaterialized()) {
-    // In place: others may hold on to this very tensor.
+    // In place: others may hold this tensor.
     Tensor local = parameter.data().local();
     return checkpoint.ReadBox(source.name, box, local);
   }

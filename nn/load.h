@@ -16,20 +16,21 @@
 namespace shardmesh::nn {
 
 struct LoadOptions {
-  /// Pass over tensors that the model has no name for (old checkpoints hold rotary tables).
+  /// Ignore tensors of the checkpoint that the model does not have (old ones hold rotary tables).
   bool allow_unexpected = false;
 };
 
-/// Gives every parameter below `model` the values of the tensor of its name, converted to its dtype
-/// (to nearest). Parameters that have values already are overwritten in place.
+/// Reads every parameter of `model` and its children from the tensor of the same name, converted to
+/// the parameter's dtype (to nearest). Parameters that already have values are overwritten in
+/// place.
 ///
 /// A tied parameter is read under the first of its names that the checkpoint has.
 ///
-/// Local. Ranks that read different files do not notice: the caller sees to it that they agree.
+/// Local. Ranks do not compare what they read: the caller makes sure that all read the same files.
 /// Errors: throws Error(kFailedPrecondition) naming the first parameter without a mesh. Returns
-///         kInvalidArgument listing what is missing, what is not expected and what has another
-///         shape, before anything is read; else the first error of reading, naming the tensor (the
-///         values of the model are undefined then).
+///         kInvalidArgument listing tensors that are missing, not expected or of another shape,
+///         before anything is read; else the first error of reading, naming the tensor (the values
+///         of the model are undefined then).
 absl::Status LoadParameters(Module& model, const CheckpointReader& checkpoint,
                             const LoadOptions& options = {});
 

@@ -175,15 +175,33 @@ TEST(LoadParameters, ListsWhatDoesNotFitAndReadsNothing) {
     const absl::Status strict = LoadParameters(model, OpenOrDie(path));
     EXPECT_EQ(strict.code(), absl::StatusCode::kInvalidArgument);
     for (const std::string& part :
-         {path, std::string("missing: other.bias"), std::string("not expected: extra0, extra1, "),
-          std::string("extra7 and 2 more"),
-          std::string("embed.weight is f32[3,5], expected [5,3]")}) {
+         {path, std::string("missing: 'other.bias'"),
+          std::string("not expected: 'extra0', 'extra1', "), std::string("'extra7' and 2 more"),
+          std::string("'embed.weight' is f32[3,5], expected [5,3]")}) {
       EXPECT_THAT(std::string(strict.message()), HasSubstr(part));
     }
     const absl::Status lenient = LoadParameters(model, OpenOrDie(path), {.allow_unexpected = true});
     EXPECT_THAT(std::string(lenient.message()), Not(HasSubstr("extra")));
-    EXPECT_THAT(std::string(lenient.message()), HasSubstr("missing: other.bias"));
+    EXPECT_THAT(std::string(lenient.message()), HasSubstr("missing: 'other.bias'"));
     EXPECT_FALSE(model.Parameters()[1].IsMaterialized());
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// They went into the message as they were.
+TEST(LoadParameters, QuotesAndCutsNamesOfTheCheckpoint) {
+  std::vector<Entry> entries = TinyEntries("embed.weight");
+  const std::string odd = R"(\u001b[2J\n)" + std::string(5000, 'x');
+  for (int i = 0; i < 10; ++i) entries.push_back({absl::StrCat(odd, i), {1}, {1}});
+  const std::string path = WriteFile(entries);
+  const absl::Status status = RunRanks(1, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 1}});
+    Tiny model;
+    Place(model, mesh, Replicate());
+    const std::string message(LoadParameters(model, OpenOrDie(path)).message());
+    EXPECT_THAT(message, HasSubstr(R"(not expected: '\x1b[2J\nxxx)"));
+    EXPECT_THAT(message, HasSubstr("x0' (5006 bytes), "));
+    EXPECT_LT(message.size(), 1500u);
   });
   EXPECT_TRUE(status.ok()) << status;
 }
