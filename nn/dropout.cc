@@ -16,7 +16,7 @@ DTensor Dropout::Forward(const Inputs& inputs) {
     Throw(absl::StatusCode::kFailedPrecondition, "Dropout ", FullName(),
           " has no seed: call Initialize on the model (values that were loaded stay)");
   }
-  // No parameter has a name that ends so: initial values are drawn from other streams.
+  // No parameter's name ends like this, so initial values come from other random streams.
   const std::string name = FullName() + "/dropout";
   const RandomKey key = {.seed = *seed_, .stream = RandomStreamOf(name, /*salt=*/calls_++)};
   return shardmesh::Dropout(inputs[0], p_, key);

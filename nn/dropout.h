@@ -2,8 +2,8 @@
 //
 // While training, zeroes each element with probability p and scales the rest by 1 / (1 - p).
 //
-// The mask of the n-th call follows from (seed of Initialize, full name of the module, n, global
-// index) alone: it is the same on every mesh, and another in each layer and each step.
+// The mask of the n-th call depends only on (seed of Initialize, full name of the module, n, global
+// index): it is the same on every mesh, and differs between layers and between steps.
 #ifndef SHARDMESH_NN_DROPOUT_H_
 #define SHARDMESH_NN_DROPOUT_H_
 
@@ -14,15 +14,15 @@
 
 namespace shardmesh::nn {
 
-/// No parameters. In evaluation its output is its input; in training it throws
-/// Error(kFailedPrecondition) before the model's Initialize has given it a seed.
+/// No parameters. In evaluation the output is the input. In training, calling it before the model's
+/// Initialize has given it a seed throws Error(kFailedPrecondition).
 class Dropout : public Module {
  public:
   /// Throws Error(kInvalidArgument) if p is not in [0, 1].
   explicit Dropout(double p);
 
   double p() const { return p_; }
-  /// Training calls so far; with the seed the whole state of the layer.
+  /// Number of calls in training so far. The state of the layer is this and the seed.
   int64_t calls() const { return calls_; }
 
  protected:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A table of vectors, one an index.
+// A table of vectors, one per index.
 //
 //   nn::Embedding embed(/*rows=*/256, /*features=*/64);
 //   DTensor x = embed(ids);   // ids i64 [..] -> x [.., 64]

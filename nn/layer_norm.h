@@ -10,7 +10,7 @@
 
 namespace shardmesh::nn {
 
-/// Parameters: "weight" [features], ones at first, and "bias" [features], zeros at first.
+/// Parameters: "weight" [features], initially ones, and "bias" [features], initially zeros.
 class LayerNorm : public Module {
  public:
   explicit LayerNorm(int64_t features, double eps = 1e-5, DType dtype = DType::kF32);

@@ -19,18 +19,18 @@ struct LinearOptions {
   bool bias = false;
   DType dtype = DType::kF32;
   Init weight_init = Init::Normal(0, 0.02);
-  /// If not 0: the outputs (inputs) belong to this many heads of equal size, and a head must not be
-  /// cut. Tensor parallelism refuses an axis that does not divide them.
+  /// If not 0, the outputs (inputs) form this many heads of equal size, and a head must not be
+  /// split: tensor parallelism refuses an axis whose size does not divide the number of heads.
   int64_t output_heads = 0;
   int64_t input_heads = 0;
 };
 
-/// Parameters: "weight", and "bias" if there is one (zeros at first).
+/// Parameters: "weight", and "bias" if requested (initially zeros).
 class Linear : public Module {
  public:
   /// Throws Error(kInvalidArgument) if heads do not divide the features.
   Linear(int64_t inputs, int64_t outputs, const LinearOptions& options = {});
-  /// With the weight of another module (tied); `options` says the rest.
+  /// Shares the weight of another module (tied).
   Linear(const Parameter& weight, const LinearOptions& options = {});
 
   int64_t inputs() const { return weight_.shape()[1]; }
@@ -38,11 +38,11 @@ class Linear : public Module {
   int64_t output_heads() const { return options_.output_heads; }
   int64_t input_heads() const { return options_.input_heads; }
   const Parameter& weight() const { return weight_; }
-  /// No parameter if there is none.
+  /// Undefined if the layer has no bias.
   const Parameter& bias() const { return bias_; }
 
-  /// `hook` maps x W^T to what the bias is added to. Row-parallel layers reduce the partial product
-  /// here, so that the bias is added once and not once a rank.
+  /// `hook` is applied to x W^T before the bias is added. Row-parallel layers reduce the Partial
+  /// product here, so that the bias is added once and not once per rank.
   void set_product_hook(std::function<DTensor(const DTensor& product)> hook) {
     product_hook_ = std::move(hook);
   }

@@ -10,7 +10,7 @@
 namespace shardmesh::nn {
 namespace {
 
-/// `config`, checked before any member is made from it.
+/// Validates `config` before members are constructed from it.
 const LlamaConfig& Checked(const LlamaConfig& config, const LlamaOptions& options) {
   ThrowIfError(config.Validate());
   if (!options.device.IsMeta()) {

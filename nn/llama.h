@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The model of Hugging Face's LlamaForCausalLM, with its parameter names, so that its weights and
-// its config.json can be read as they are.
+// The model of Hugging Face's LlamaForCausalLM, with the same parameter names, so that weights and
+// config.json are read without conversion.
 //
 //   nn::Llama model(config, {.device = Device::Meta()});
 //   ...                                  // tp::Parallelize, fsdp::FullyShard
@@ -40,8 +40,8 @@ class LlamaBlock : public Module {
   LlamaMlp mlp_;
 };
 
-/// All but the head: ids [batch, sequence] -> [batch, sequence, hidden]. Children: "embed_tokens",
-/// "layers", "norm".
+/// The model without its head: ids [batch, sequence] -> [batch, sequence, hidden]. Children:
+/// "embed_tokens", "layers", "norm".
 class LlamaModel : public Module {
  public:
   LlamaModel(const LlamaConfig& config, DType dtype);
@@ -59,10 +59,9 @@ class LlamaModel : public Module {
 };
 
 struct LlamaOptions {
-  /// Where it is built. Only meta: Initialize or LoadParameters makes the values, once each
-  /// parameter knows its mesh.
+  /// Must be meta: Initialize or LoadParameters creates the values, once each parameter has a mesh.
   Device device = Device::Meta();
-  /// Of the parameters; f32 or f64 if they are to be trained.
+  /// Of the parameters; must be f32 or f64 for training.
   DType dtype = DType::kF32;
 };
 

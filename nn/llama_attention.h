@@ -15,8 +15,8 @@
 namespace shardmesh::nn {
 
 /// x [batch, sequence, hidden] -> the same shape. Children: "q_proj", "k_proj", "v_proj", "o_proj".
-/// The code is written with the global number of heads; where the projections are sharded over
-/// heads, so is the attention.
+/// The code uses the global number of heads. If the projections are sharded over heads, attention
+/// is sharded in the same way.
 class LlamaAttention : public Module {
  public:
   LlamaAttention(const LlamaConfig& config, DType dtype, std::shared_ptr<RotaryTables> rotary);

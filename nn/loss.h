@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Losses, under the name where users of modules look for them. See dtensor/ops.h.
+// The losses of dtensor/ops.h in namespace nn, where users of modules look for them.
 #ifndef SHARDMESH_NN_LOSS_H_
 #define SHARDMESH_NN_LOSS_H_
 

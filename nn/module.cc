@@ -104,7 +104,7 @@ Parameter Module::RegisterParameter(std::string name, const Dims& shape, DType d
 
 void Module::RegisterParameter(std::string name, const Parameter& parameter) {
   CheckNewName(name);
-  if (!parameter) ThrowInvalid("RegisterParameter: '", name, "' is no parameter");
+  if (!parameter) ThrowInvalid("RegisterParameter: '", name, "' is an undefined parameter");
   parameters_.push_back({std::move(name), parameter});
 }
 
@@ -154,7 +154,7 @@ std::string Module::FullName() const {
 
 void Module::CheckNewName(std::string_view name) const {
   if (name.empty() || name.find('.') != std::string_view::npos) {
-    ThrowInvalid("'", View(name), "' is no name within a module: it is empty or has a '.'");
+    ThrowInvalid("'", View(name), "' cannot be a name within a module: it is empty or has a '.'");
   }
   auto is_same = [&](const auto& own) { return own.first == name; };
   const bool taken = std::any_of(parameters_.begin(), parameters_.end(),

@@ -44,8 +44,8 @@ class Module {
   DTensor Call(Inputs inputs);
 
   void AddForwardPreHook(PreHook hook) { pre_hooks_.push_back(std::move(hook)); }
-  /// First in line: runs before the pre-hooks registered so far (post-hooks need no counterpart:
-  /// those registered later run later, outermost last).
+  /// Runs before the pre-hooks registered so far. (Post-hooks need no counterpart: those registered
+  /// later run later.)
   void PrependForwardPreHook(PreHook hook) {
     pre_hooks_.insert(pre_hooks_.begin(), std::move(hook));
   }
@@ -59,31 +59,32 @@ class Module {
     std::string name;  ///< "" for this module itself.
     Module* module;
   };
-  /// Of this module and all below, depth first in order of registration; a tied parameter once,
-  /// under its first name. Names are relative to this module, but Parameter::name() is set to the
-  /// name that counts from the outermost module, wherever this is called.
+  /// The parameters of this module and its descendants, depth first in order of registration; a
+  /// tied parameter once, under its first name. The names are relative to this module. Also sets
+  /// Parameter::name() to the name relative to the outermost module.
   std::vector<NamedParameter> NamedParameters() const;
   std::vector<Parameter> Parameters() const;
-  /// This module and all below, parents first; a shared module once.
+  /// This module and its descendants, parents first; a shared module once.
   std::vector<NamedModule> NamedModules();
   /// Own parameters only (not those of children), by local name.
   const std::vector<NamedParameter>& own_parameters() const { return parameters_; }
-  /// Null if there is none of this name.
+  /// Null if there is no parameter of this name.
   Parameter* FindOwnParameter(std::string_view name);
   const std::vector<std::pair<std::string, Module*>>& children() const { return children_; }
-  /// Counted from the outermost module; "" for that one itself.
+  /// The name relative to the outermost module; "" for that module itself.
   std::string FullName() const;
 
-  /// Places every parameter that has no mesh yet, replicated.
+  /// Places every parameter that has no mesh yet as replicated.
   void PlaceReplicated(const DeviceMesh& mesh);
-  /// Materialises every parameter below that has no values. They depend on `seed` and on full
-  /// names, counted from the outermost module. Also restarts random layers (Dropout).
+  /// Materialises every parameter of this module and its descendants that has no values. The values
+  /// depend on `seed` and on names relative to the outermost module. Also restarts random layers
+  /// (Dropout).
   /// Local.
   /// Errors: throws Error(kFailedPrecondition) naming the first parameter that is not placed;
   /// nothing is materialised then.
   void Initialize(uint64_t seed);
 
-  /// Of this module and all below.
+  /// Applies to this module and its descendants.
   void Train(bool training = true);
   void Eval() { Train(false); }
   bool training() const { return training_; }
@@ -92,14 +93,14 @@ class Module {
   virtual DTensor Forward(const Inputs& inputs) = 0;
   /// Called by Initialize; for layers that draw random numbers.
   virtual void Reseed(uint64_t /*seed*/) {}
-  /// Names are not empty, unique within a module and contain no '.'; violations throw
-  /// Error(kInvalidArgument).
+  /// Names must be non-empty, unique within a module and without '.'.
+  /// Errors: throws Error(kInvalidArgument) naming the name otherwise.
   Parameter RegisterParameter(std::string name, const Dims& shape, DType dtype, Init init);
-  /// A parameter that another module has as well (tied).
+  /// Registers a parameter that another module has too (tied).
   void RegisterParameter(std::string name, const Parameter& parameter);
-  /// `child` is a member of this module or outlives it.
+  /// `child` must be a member of this module or outlive it.
   void RegisterChild(std::string name, Module& child);
-  /// A constant that is no parameter; not saved.
+  /// Registers a constant: neither trained nor saved.
   void RegisterBuffer(std::string name, Tensor value);
   /// Throws Error(kInvalidArgument) if there is no buffer of this name.
   const Tensor& Buffer(std::string_view name) const;

@@ -20,7 +20,7 @@
 
 namespace shardmesh::nn {
 
-/// Owns its modules. A container alone: calling it is an error, its owner calls the elements.
+/// Owns its modules. Only a container: its owner calls the elements; calling the list is an error.
 template <typename T>
 class ModuleList : public Module {
  public:

@@ -64,7 +64,7 @@ void Parameter::Place(const DeviceMesh& mesh, const Layout& layout) {
     }
     NoGrad no_grad(mesh);
     const DTensor moved = Redistribute(state_->data, layout);
-    // A copy of its own: the move may have given a view of all the values.
+    // A copy: the move may have returned a view that keeps all the values alive.
     Tensor local =
         Tensor::Empty(mesh.context(), moved.local().shape(), dtype(), MemoryCategory::kParameters);
     ops::Copy(mesh.context(), moved.local(), local);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A trainable tensor of a module: first only a shape, an initialisation and a layout; a DTensor
-// once materialised.
-//
-// Deferred initialisation: a model is built on meta (no memory), Parallelize and FullyShard decide
-// the layout, and then each rank makes its own box. The numbers depend on (seed, name, global
-// index) alone, so any mesh gets the same bits.
+// A trainable tensor of a module. Initialisation is deferred: a model is built on the meta device,
+// without memory; Parallelize and FullyShard decide the layouts; then each rank creates its own box
+// of each parameter. The values depend only on (seed, name, global index), so they are the same
+// bits on every mesh.
 #ifndef SHARDMESH_NN_PARAMETER_H_
 #define SHARDMESH_NN_PARAMETER_H_
 
@@ -31,51 +29,52 @@ struct Init {
   static Init Uniform(double low, double high) { return {Kind::kUniform, low, high}; }
 };
 
-/// The stream of random numbers (tensor/kernel_table.h) that belongs to a name: its XXH64 with
-/// `salt` as the seed. Part of the format: initial values depend on it.
+/// The random stream (tensor/kernel_table.h) of a name: its XXH64 with `salt` as the seed. Initial
+/// values depend on it, so it must not change.
 uint64_t RandomStreamOf(std::string_view name, uint64_t salt = 0);
 
 /// A shared handle: copies are the same parameter (a tied weight is one Parameter under two names).
 /// Belongs to a rank.
 class Parameter {
  public:
-  /// No parameter (an absent bias); only bool and assignment are allowed.
+  /// An undefined parameter (an absent bias, for example); only bool and assignment are allowed.
   Parameter() = default;
-  /// On meta: no mesh, no values. Throws Error(kInvalidArgument) if `dtype` is not floating.
+  /// On the meta device: no mesh, no values.
+  /// Errors: throws Error(kInvalidArgument) if `dtype` is not floating-point.
   Parameter(const Dims& shape, DType dtype, Init init);
 
   explicit operator bool() const { return state_ != nullptr; }
   const Dims& shape() const { return state_->shape; }
   DType dtype() const { return state_->dtype; }
   const Init& init() const { return state_->init; }
-  /// The full name in the model, "layers.0.mlp.up_proj.weight", the first one of a tied parameter.
-  /// Modules set it (module.h); empty until then.
+  /// The full name in the model, "layers.0.mlp.up_proj.weight"; of a tied parameter the first one.
+  /// Empty until a module sets it (module.h).
   const std::string& name() const { return state_->name; }
   void set_name(std::string name) { state_->name = std::move(name); }
   bool requires_grad() const { return state_->requires_grad; }
-  /// Frozen parameters get no gradient. Before the first forward.
+  /// Frozen parameters get no gradient. Call it before the first forward.
   void set_requires_grad(bool value);
 
-  /// Has a mesh and a layout.
+  /// Whether it has a mesh and a layout.
   bool IsPlaced() const { return static_cast<bool>(state_->layout); }
   const DeviceMesh& mesh() const { return state_->mesh; }
   const Layout& layout() const { return state_->layout; }
   /// Sets mesh and layout; if values exist they are moved (collective then; a gradient is dropped).
   /// Errors: throws Error(kInvalidArgument) naming the parameter if the layout is of another shape
-  /// or mesh, or Partial, or if values exist on another mesh; Error(kFailedPrecondition) if it is
-  /// another place than FixPlacement has fixed.
+  /// or mesh, or Partial, or if values exist on another mesh; Error(kFailedPrecondition) if
+  /// FixPlacement has fixed another placement.
   void Place(const DeviceMesh& mesh, const Layout& layout);
-  /// From now on the placement stays as it is, because `owner` (for messages) relies on it.
+  /// Fixes the placement, because `owner` (named in messages) relies on it.
   void FixPlacement(std::string owner) { state_->placement_owner = std::move(owner); }
   bool IsPlacementFixed() const { return !state_->placement_owner.empty(); }
 
-  /// Has values.
+  /// Whether it has values.
   bool IsMaterialized() const { return static_cast<bool>(state_->data); }
-  /// Makes this rank's box from (seed, name(), global index). Local.
-  /// Errors: throws Error(kFailedPrecondition) if not placed, or if random values are to be made
-  /// and there is no name.
+  /// Creates this rank's box from (seed, name(), global index). Local.
+  /// Errors: throws Error(kFailedPrecondition) if it is not placed, or has random initial values
+  /// but no name.
   void Materialize(uint64_t seed);
-  /// Takes values that the caller made. Local.
+  /// Takes values from the caller. Local.
   /// Errors: throws Error(kFailedPrecondition) if not placed, Error(kInvalidArgument) if mesh,
   /// layout or dtype differ, or the local tensor is not contiguous.
   void SetData(DTensor data);
@@ -83,11 +82,12 @@ class Parameter {
   /// The leaf that the optimizer updates and whose grad() it reads: this rank's shard. Throws
   /// Error(kFailedPrecondition) naming the parameter if it is not materialised.
   const DTensor& data() const;
-  /// What forward uses: data(), or what FullyShard has put in its place for now.
+  /// The tensor that forward uses: data(), or the gathered form that FullyShard has put in its
+  /// place.
   const DTensor& active() const { return state_->active ? state_->active : data(); }
   void set_active(DTensor active) { state_->active = std::move(active); }
 
-  /// "model.norm.weight f32[64] [R] @ [dp=2]", or "on meta" where it is not placed.
+  /// "model.norm.weight f32[64] [R] @ [dp=2]", or "on meta" if it is not placed.
   std::string ToString() const;
 
   friend bool operator==(const Parameter& a, const Parameter& b) { return a.state_ == b.state_; }

@@ -10,7 +10,7 @@
 
 namespace shardmesh::nn {
 
-/// Parameter: "weight" [features], ones at first.
+/// Parameter: "weight" [features], initially ones.
 class RmsNorm : public Module {
  public:
   explicit RmsNorm(int64_t features, double eps = 1e-6, DType dtype = DType::kF32);

@@ -50,7 +50,7 @@ RotaryTables::CosSin RotaryTables::Get(ExecutionContext& context, int64_t length
   CosSin& tables = compute == DType::kF64 ? f64_ : f32_;
   const int64_t held = tables.cos ? tables.cos.dim(0) : -1;
   if (held < length) {
-    // A text that grows token by token does not make them anew each time.
+    // At least doubled, so that a text that grows token by token rarely recomputes them.
     const int64_t grown = std::max(length, 2 * held);
     tables = compute == DType::kF64 ? Compute<double>(context, grown, frequencies_)
                                     : Compute<float>(context, grown, frequencies_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cosines and sines of rotary position embedding, made on first use and kept.
+// Cosines and sines of rotary position embedding, computed on first use and cached.
 //
 //   angle[position, i] = position * f_i,   f_i = theta^(-2i / head_dim),   i in [0, head_dim / 2)
 //
@@ -27,8 +27,8 @@ class RotaryTables {
     Tensor cos, sin;  ///< [length, head_dim / 2]
   };
   /// For positions 0 .. length - 1, in f64 for f64 and in f32 for any other `compute` dtype.
-  /// Computed in double. Views of tables that grow with the longest length asked for (at least
-  /// twofold).
+  /// Computed in double. The results are views of cached tables; a longer request at least doubles
+  /// them.
   CosSin Get(ExecutionContext& context, int64_t length, DType compute);
 
   /// f_i.

@@ -14,7 +14,7 @@ namespace shardmesh::examples {
 
 struct Batch {
   DTensor inputs;   ///< i64 [rows, sequence].
-  DTensor targets;  ///< The same, one byte further on.
+  DTensor targets;  ///< The bytes that follow each input byte.
 };
 
 struct BatchShape {
@@ -22,10 +22,10 @@ struct BatchShape {
   int64_t sequence;
 };
 
-/// How a batch lies on a mesh: Replicate on axis tp, Shard(0) on all others.
+/// The placements of a batch: Replicate on axis tp, Shard(0) on all others.
 std::vector<Placement> BatchPlacements(const MeshShape& mesh);
 
-/// The batch of step `step`. Each rank makes its own rows and no others; a rank may have none.
+/// The batch of step `step`. Each rank creates only its own rows; a rank may have none.
 /// Local. `text` must hold a sequence (ByteText::CheckHolds).
 Batch MakeBatch(const DeviceMesh& mesh, const ByteText& text, BatchShape shape, uint64_t seed,
                 int64_t step);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small facts that ranks tell each other. Collective over the communicator.
+// Exchange of small values between ranks. Collective over the communicator.
 #ifndef SHARDMESH_EXAMPLES_TRAINING_RANK_EXCHANGE_H_
 #define SHARDMESH_EXAMPLES_TRAINING_RANK_EXCHANGE_H_
 
@@ -10,11 +10,12 @@
 
 namespace shardmesh::examples {
 
-/// What each rank passed, in rank order; all pass equally many. Byte counts up to 2^53 are exact.
+/// The values of each rank, in rank order; all ranks pass the same number of values. Integers up to
+/// 2^53 are exact.
 std::vector<std::vector<double>> GatherFromRanks(Communicator& ranks,
                                                  const std::vector<double>& own);
 
-/// Whether any rank passed true: the same answer on all.
+/// Whether any rank passed true; the same result on all ranks.
 bool AnyRank(Communicator& ranks, bool own);
 
 }  // namespace shardmesh::examples

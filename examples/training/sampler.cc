@@ -12,9 +12,9 @@
 namespace shardmesh::examples {
 namespace {
 
-/// Logits of the byte after the last `sequence` bytes of `text`. The ids have one shape at any
-/// length, so that layouts are decided once: attention is causal, so what stands behind the text
-/// has no part in the result.
+/// Logits of the byte after the last `sequence` bytes of `text`. The ids always have length
+/// `sequence`, so that layouts are decided once. Ids after the text do not change the result,
+/// because attention is causal.
 std::vector<double> NextLogits(nn::Module& model, const DeviceMesh& mesh, std::string_view text,
                                int64_t sequence) {
   const auto length = std::min(static_cast<int64_t>(text.size()), sequence);
@@ -37,7 +37,7 @@ int64_t PickIndex(std::span<const double> logits, double temperature, double u) 
   for (const double logit : logits) {
     sums.push_back(sum += std::exp((logit - *largest) / temperature));
   }
-  // Rounding may leave u * sum at the sum itself.
+  // u * sum may round to sum itself, which no entry exceeds.
   const auto found = std::upper_bound(sums.begin(), sums.end() - 1, u * sum);
   return found - sums.begin();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lets a model write: byte after byte, with the weights sharded as they were trained.
+// Samples text from a model byte by byte, with the weights sharded as in training.
 #ifndef SHARDMESH_EXAMPLES_TRAINING_SAMPLER_H_
 #define SHARDMESH_EXAMPLES_TRAINING_SAMPLER_H_
 
@@ -17,19 +17,19 @@ namespace shardmesh::examples {
 
 struct SampleOptions {
   int64_t bytes = 0;
-  int64_t sequence = 1;    ///< The model sees at most so many of the bytes before the next.
+  int64_t sequence = 1;    ///< Context length: the most bytes that the model sees.
   double temperature = 1;  ///< Divides the logits; 0 takes the likeliest.
   uint64_t seed = 0;
 };
 
-/// What `model` (ids [1, sequence] -> logits) writes after `prompt`, which must not be empty. Every
-/// rank computes with the same bytes and gets the same text, on any mesh. Ends early when
-/// `keep_going`, asked before each byte, says so: on all ranks alike. Collective over the mesh.
+/// The text that `model` (ids [1, sequence] -> logits) writes after `prompt`, which must not be
+/// empty. All ranks get the same text, on any mesh. `keep_going` is called before each byte and
+/// must return the same on all ranks; false ends the text. Collective over the mesh.
 std::string Sample(nn::Module& model, const DeviceMesh& mesh, std::string_view prompt,
                    const SampleOptions& options, const std::function<bool()>& keep_going);
 
-/// The index that a uniform number u in [0, 1) picks: the first i with sum of p_0..p_i > u, where
-/// p = softmax(logits / temperature). Temperature 0: the first of the largest.
+/// Samples an index with a uniform u in [0, 1): the first i with p_0 + .. + p_i > u, where
+/// p = softmax(logits / temperature). Temperature 0: the first of the largest logits.
 int64_t PickIndex(std::span<const double> logits, double temperature, double u);
 
 }  // namespace shardmesh::examples

@@ -46,12 +46,12 @@ double Milliseconds(Clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
-/// Cuts wall time into phases.
+/// Divides wall time into phases.
 class PhaseClock {
  public:
   explicit PhaseClock(StepMetrics& metrics) : metrics_(metrics) {}
 
-  /// The phase since the last call is over.
+  /// Ends the phase that began at the last call.
   void EndOf(const char* phase) {
     const Clock::time_point now = Clock::now();
     const double ms = Milliseconds(now - begin_);
@@ -94,7 +94,7 @@ Trainer::Trainer(Communicator& world, const TrainOptions& options, const ByteTex
 
 DTensor Trainer::Loss(const Batch& batch) {
   DTensor logits = model_(batch.inputs);
-  // bf16 has three digits; the loss is computed from f32.
+  // The loss is computed in f32, as bf16 has three digits only.
   if (options_.precision == Precision::kBF16) logits = Cast(logits, DType::kF32);
   return nn::CrossEntropy(logits, batch.targets);
 }
@@ -125,7 +125,7 @@ StepMetrics Trainer::Step() {
   StepMetrics metrics;
   metrics.step = step;
   metrics.lr = optimizer_.lr();
-  world_.Barrier("step");  // So that a rank's time is not spent waiting for others to begin.
+  world_.Barrier("step");  // So that times do not include waiting for other ranks to begin.
   const DTensor loss = Update(batch, metrics);
   const auto peak = static_cast<double>(world_.context().allocator()->total().peak_bytes);
 

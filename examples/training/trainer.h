@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank's share of training a small Llama on bytes, with FSDP, HSDP and tensor parallelism as
-// the mesh has the axes: this is how a program puts the layers of Shardmesh together.
+// Trains a small Llama on bytes, with FSDP, HSDP and tensor parallelism along those of their axes
+// that the mesh has. It shows how a program combines the layers of Shardmesh.
 //
 //   Trainer trainer(world, options, text);
 //   for (int step = 0; step < options.steps; ++step) StepMetrics metrics = trainer.Step();
@@ -26,7 +26,7 @@ namespace shardmesh::examples {
 /// Belongs to one rank. The world and the text must outlive it.
 class Trainer {
  public:
-  /// Makes mesh, model (sharded, initialised) and optimizer. Collective.
+  /// Creates the mesh, the model (sharded and initialised) and the optimizer. Collective.
   /// Errors: throws Error(kInvalidArgument) if the options are not valid, the text does not hold a
   /// sequence, or mesh or model do not fit the world or each other.
   Trainer(Communicator& world, const TrainOptions& options, const ByteText& text);
@@ -36,17 +36,18 @@ class Trainer {
   nn::Llama& model() { return model_; }
   const optim::AdamW& optimizer() const { return optimizer_; }
 
-  /// Trains on the batch of the next step. What it measures besides is not part of the times and
-  /// collectives in the result. Collective; all ranks get the same but for `traffic`,
-  /// `phases` and `activities`, which are their own.
+  /// Trains on the batch of the next step. The times and collectives in the result do not include
+  /// the measurement itself. Collective; `traffic`, `phases` and `activities` are those of the
+  /// calling rank, everything else is the same on all ranks.
   StepMetrics Step();
 
-  /// Peak bytes since the last step began: one row a rank, one column a MemoryCategory. Collective.
+  /// Peak bytes since the last step began: one row per rank, one column per MemoryCategory.
+  /// Collective.
   std::vector<std::vector<int64_t>> MemoryPeaks();
 
  private:
   DTensor Loss(const Batch& batch);
-  /// The work that is timed and traced; returns the loss.
+  /// The part of a step that is timed and traced. Returns the loss.
   DTensor Update(const Batch& batch, StepMetrics& metrics);
 
   Communicator& world_;
