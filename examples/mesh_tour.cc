@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tour of Shardmesh in six stops: make a mesh, shard tensors over it, compute, look at what
-// moved, change layouts, differentiate. It prints what happens; read the program beside its output.
+// A tour of Shardmesh in six steps: create a mesh, shard tensors over it, compute, see what was
+// communicated, change layouts, differentiate. Read the program beside its output.
 //
 //   bazel run //examples:mesh_tour
 #include <cstdlib>
@@ -17,7 +17,7 @@
 namespace shardmesh {
 namespace {
 
-// Every rank runs the whole program; what it has to say is the same, so one of them says it.
+// Prints on rank 0: every rank runs the whole program and has the same text.
 void Say(const DeviceMesh& mesh, const std::string& text) {
   if (mesh.WorldGroup().rank() == 0) std::cout << text << std::flush;
 }
@@ -49,7 +49,7 @@ std::string Traffic(const CommTrace& trace) {
   return Indented(trace.events().empty() ? "nothing was sent" : trace.ToString());
 }
 
-// What each rank of the mesh holds. A layout knows this for all ranks: nobody has to ask.
+// The box of each rank of the mesh. A layout gives all of them without communication.
 std::string Boxes(const DTensor& x) {
   std::string text;
   const MeshShape& mesh = x.mesh().shape();
@@ -66,14 +66,14 @@ void Tour(Communicator& world) {
   const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}, {"tp", 2}});
   Say(mesh, absl::StrCat("1. a mesh ", mesh.ToString(), "\n"));
 
-  // 2. One placement an axis says where the pieces of a tensor live. Five rows on two ranks of dp:
-  // nothing has to divide.
+  // 2. One placement per axis says where the pieces of a tensor are. Extents need not be divisible:
+  // here five rows are sharded over the two ranks of dp.
   const Tensor x_full = Numbers(mesh, {5, 3});
   const DTensor x = Distribute(mesh, x_full, {Shard(0), Replicate()});
   Say(mesh, absl::StrCat("\n2. x = ", x.ToString(), "\n", Boxes(x)));
 
-  // 3. Ops see global tensors. Where the layouts fit, each rank computes its part and nothing
-  // moves.
+  // 3. Ops work on global tensors. If the layouts fit, each rank computes its part without
+  // communication.
   const Tensor up_full = Numbers(mesh, {7, 3});
   DTensor up = Distribute(mesh, up_full, {Replicate(), Shard(0)});
   up.SetRequiresGrad();
@@ -85,16 +85,16 @@ void Tour(Communicator& world) {
                            hidden.ToString(), "\n", Traffic(trace)));
   }
 
-  // 4. A product over a sharded dim leaves each rank with a summand: Partial. Still nothing moves;
-  // a Partial is a value like any other, whose sum is still to be taken.
+  // 4. A product over a sharded dim leaves each rank with a summand: the result is Partial. This
+  // still needs no communication; the sum is taken when it is needed.
   const Tensor down_full = Numbers(mesh, {2, 7});
   DTensor down = Distribute(mesh, down_full, {Replicate(), Shard(1)});
   down.SetRequiresGrad();
   const DTensor y = Linear(hidden, down);
   Say(mesh, absl::StrCat("\n4. y = hidden down^T is ", y.ToString(), "\n"));
 
-  // 5. Another layout is another way to hold the same tensor. The plan says beforehand what has to
-  // move; the trace counts what did. FullTensor gives the whole to everyone.
+  // 5. Redistribute changes the layout of a tensor, not its value. The plan predicts the
+  // communication, the trace counts it. FullTensor returns the whole tensor on every rank.
   const std::vector<Placement> target = {Replicate(), Replicate()};
   const Plan plan = MakePlan(y.layout(), Layout::Make(mesh.shape(), target, y.shape()),
                              {.element_bytes = SizeOf(y.dtype())});
@@ -105,14 +105,14 @@ void Tour(Communicator& world) {
                            "   sent by rank 0:\n", Traffic(trace),
                            "   y =", ToString(FullTensor(whole))));
   }
-  // The same in one place, without a mesh, on whole tensors.
+  // The same computation without a mesh, on whole tensors.
   const Tensor alone =
       ops::MatMul(mesh.context(), ops::MatMul(mesh.context(), x_full, up_full.Transpose(0, 1)),
                   down_full.Transpose(0, 1));
   Say(mesh, absl::StrCat("   on one device it is", ToString(alone)));
 
-  // 6. The gradient of a tensor is a tensor in the same layout; what has to be sent for that
-  // follows from the layouts, too.
+  // 6. The gradient of a tensor has the same layout as the tensor. The communication that this
+  // needs follows from the layouts as well.
   const DTensor loss = Mean(Square(y));
   const double value = Item(loss);
   {
@@ -128,9 +128,11 @@ void Tour(Communicator& world) {
 }  // namespace shardmesh
 
 int main() {
-  // Four ranks, each a thread of this process. What one of them throws comes back as the status.
+  // Four ranks, each a thread of this process. An exception on any of them becomes the status.
   const absl::Status status = shardmesh::RunRanks(4, shardmesh::Tour);
-  if (status.ok()) return EXIT_SUCCESS;
-  std::cerr << "mesh_tour: " << status.message() << std::endl;
+  // Text that stdout did not take is a failure, too.
+  if (status.ok() && std::cout.flush()) return EXIT_SUCCESS;
+  std::cerr << "mesh_tour: " << (status.ok() ? "cannot write to stdout" : status.message())
+            << std::endl;
   return EXIT_FAILURE;
 }

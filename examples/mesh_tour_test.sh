@@ -20,3 +20,10 @@ shows 'the gradient of up is f32[7,3] [R, S(0)] @ [dp=2, tp=2]'
 matrix_after() { awk -v mark="$1" 'index($0, mark) { on = 1; next } on && /^    [ -]/ { print; next } { on = 0 }' <<<"$out"; }
 [[ -n $(matrix_after 'y =') && $(matrix_after 'y =') == "$(matrix_after 'on one device')" ]] ||
   { echo "FAILED: the numbers differ from those on one device" && exit 1; }
+
+# A report that is lost is a failure.
+if "$1" >/dev/full 2>"$TEST_TMPDIR/err"; then
+  echo "FAILED: exit code 0 with stdout on a full device"
+  exit 1
+fi
+grep -qx 'mesh_tour: cannot write to stdout' "$TEST_TMPDIR/err" || { cat "$TEST_TMPDIR/err" && exit 1; }

@@ -2,7 +2,9 @@
 #include "shardmesh/examples/training/byte_text.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -16,6 +18,19 @@ namespace {
 std::string WriteFile(const std::string& name, const std::string& bytes) {
   const std::string path = absl::StrCat(testing::TempDir(), "/", name);
   std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+std::string MakePipe(const std::string& name) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/", name);
+  std::filesystem::remove(path);
+  EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  return path;
+}
+
+std::string MakeSparseFile(const std::string& name, int64_t bytes) {
+  const std::string path = WriteFile(name, "");
+  std::filesystem::resize_file(path, static_cast<uintmax_t>(bytes));
   return path;
 }
 
@@ -44,9 +59,15 @@ TEST(ByteText, SaysWhatIsWrongWithAFile) {
     const char* message;
   } kCases[] = {
       {absl::StrCat(testing::TempDir(), "/none"), absl::StatusCode::kNotFound, "No such file"},
-      {testing::TempDir(), absl::StatusCode::kInvalidArgument, "is a directory"},
+      {testing::TempDir(), absl::StatusCode::kInvalidArgument, "a directory"},
       {WriteFile("empty", ""), absl::StatusCode::kInvalidArgument, "is empty"},
-      {"/proc/self/mem", absl::StatusCode::kNotFound, "cannot read data file /proc/self/mem: "},
+      // Was read without end, until memory ran out.
+      {"/dev/zero", absl::StatusCode::kInvalidArgument, "not a regular file"},
+      // Opening it waited for a writer.
+      {MakePipe("pipe"), absl::StatusCode::kInvalidArgument, "not a regular file"},
+      {MakeSparseFile("huge", int64_t{1} << 40), absl::StatusCode::kInvalidArgument,
+       "1099511627776 bytes, more than the limit"},
+      {"/proc/self/mem", absl::StatusCode::kInvalidArgument, "is empty"},
   };
   for (const auto& c : kCases) {
     const absl::Status status = ByteText::Open(c.path).status();

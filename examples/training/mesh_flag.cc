@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/examples/training/mesh_flag.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -8,7 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
 
 namespace shardmesh::examples {
@@ -21,18 +23,21 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts..., "; ", kExpectation));
 }
 
-absl::StatusOr<MeshAxis> ParseAxis(absl::string_view part) {
-  const std::vector<absl::string_view> sides = absl::StrSplit(part, absl::MaxSplits('=', 1));
-  const absl::string_view name = sides[0];
+absl::StatusOr<MeshAxis> ParseAxis(std::string_view part) {
+  const size_t equals = part.find('=');
+  const std::string name(part.substr(0, equals));
   if (name != "dp_replicate" && name != "dp" && name != "tp") {
-    return Refuse("unknown axis '", name, "'");
+    return Refuse("unknown axis ", Quoted(name));
   }
-  if (sides.size() == 1) return Refuse("axis ", name, " has no size");
+  if (equals == part.npos) return Refuse("axis ", name, " has no size");
+  const std::string_view digits = part.substr(equals + 1);
   int size;
-  if (!absl::SimpleAtoi(sides[1], &size) || size < 1 || size > kMaxRanks) {
-    return Refuse("size '", sides[1], "' of axis ", name, " is not a number from 1 to ", kMaxRanks);
+  if (!absl::SimpleAtoi(absl::string_view(digits.data(), digits.size()), &size) || size < 1 ||
+      size > kMaxRanks) {
+    return Refuse("size ", Quoted(digits), " of axis ", name, " is not a number from 1 to ",
+                  kMaxRanks);
   }
-  return MeshAxis{std::string(name), size};
+  return MeshAxis{name, size};
 }
 
 }  // namespace
@@ -40,10 +45,12 @@ absl::StatusOr<MeshAxis> ParseAxis(absl::string_view part) {
 absl::StatusOr<MeshShape> ParseMesh(std::string_view text) {
   std::vector<MeshAxis> axes;
   int64_t ranks = 1;
-  for (absl::string_view part : absl::StrSplit(absl::string_view(text.data(), text.size()), ',')) {
-    SHARDMESH_ASSIGN_OR_RETURN(MeshAxis axis, ParseAxis(part));
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    SHARDMESH_ASSIGN_OR_RETURN(MeshAxis axis, ParseAxis(text.substr(begin, end - begin)));
+    begin = end + 1;
     for (const MeshAxis& other : axes) {
-      if (other.name == axis.name) return Refuse("axis ", axis.name, " stands there twice");
+      if (other.name == axis.name) return Refuse("axis ", axis.name, " appears twice");
     }
     ranks *= axis.size;
     axes.push_back(std::move(axis));
@@ -60,17 +67,5 @@ std::string UnparseMesh(const MeshShape& mesh) {
     absl::StrAppend(out, axis.name, "=", axis.size);
   });
 }
-
-bool AbslParseFlag(absl::string_view text, MeshFlag* flag, std::string* error) {
-  absl::StatusOr<MeshShape> shape = ParseMesh(std::string_view(text.data(), text.size()));
-  if (!shape.ok()) {
-    *error = std::string(shape.status().message());
-    return false;
-  }
-  flag->shape = *std::move(shape);
-  return true;
-}
-
-std::string AbslUnparseFlag(const MeshFlag& flag) { return UnparseMesh(flag.shape); }
 
 }  // namespace shardmesh::examples

@@ -8,12 +8,11 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "shardmesh/mesh/mesh_shape.h"
 
 namespace shardmesh::examples {
 
-/// More ranks in one process than this are taken for a slip of the pen.
+/// The most ranks of a mesh; more in one process are taken for a typing error.
 inline constexpr int kMaxRanks = 1024;
 
 /// NAME=SIZE, separated by commas, at least one; first axis outermost. The axes are dp_replicate,
@@ -23,13 +22,6 @@ absl::StatusOr<MeshShape> ParseMesh(std::string_view text);
 
 /// The inverse of ParseMesh.
 std::string UnparseMesh(const MeshShape& mesh);
-
-/// Type of a flag that holds a mesh.
-struct MeshFlag {
-  MeshShape shape;
-};
-bool AbslParseFlag(absl::string_view text, MeshFlag* flag, std::string* error);
-std::string AbslUnparseFlag(const MeshFlag& flag);
 
 }  // namespace shardmesh::examples
 

@@ -35,7 +35,7 @@ TEST(ParseMesh, SaysWhatIsWrongInOneLine) {
       {"dp=-1", "size '-1' of axis dp"},
       {"dp=1025", "size '1025' of axis dp"},
       {"dp=99999999999999999999", "of axis dp is not a number from 1 to 1024"},
-      {"tp=2,dp=2,tp=2", "axis tp stands there twice"},
+      {"tp=2,dp=2,tp=2", "axis tp appears twice"},
       {"dp=1024,tp=2", "a mesh of 2048 ranks"},
       {"dp_replicate=1024,dp=1024,tp=1024", "a mesh of 1073741824 ranks"},
   };
@@ -47,13 +47,15 @@ TEST(ParseMesh, SaysWhatIsWrongInOneLine) {
   }
 }
 
-TEST(MeshFlag, ReadsWhatItWrites) {
-  MeshFlag flag;
-  std::string error;
-  ASSERT_TRUE(AbslParseFlag("dp_replicate=2,tp=3", &flag, &error)) << error;
-  EXPECT_EQ(AbslUnparseFlag(flag), "dp_replicate=2,tp=3");
-  EXPECT_FALSE(AbslParseFlag("tp=none", &flag, &error));
-  EXPECT_TRUE(absl::StrContains(error, "size 'none' of axis tp")) << error;
+// The bytes went into the message as they were.
+TEST(ParseMesh, QuotesAndCutsWhatItWasGiven) {
+  const absl::Status status = ParseMesh("\x1b[2J\n" + std::string(5000, 'x')).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), R"(unknown axis '\x1b[2J\nxxx)")) << status;
+  EXPECT_LT(status.message().size(), 500u);
+}
+
+TEST(UnparseMesh, IsTheInverse) {
+  EXPECT_EQ(UnparseMesh(*ParseMesh("dp_replicate=2,tp=3")), "dp_replicate=2,tp=3");
 }
 
 }  // namespace

@@ -2,13 +2,17 @@
 #include "shardmesh/examples/training/report.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
+#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "shardmesh/base/error.h"
 
 namespace shardmesh::examples {
 namespace {
@@ -19,8 +23,8 @@ constexpr int64_t kKeptLines = 20;
 
 using Rows = std::vector<std::vector<std::string>>;
 
-/// Columns as wide as their widest cell, two blanks between them; those from `first_right` on are
-/// flush right.
+/// Columns as wide as their widest cell, separated by two blanks; those from `first_right` on are
+/// aligned to the right.
 std::string Table(const Rows& rows, size_t first_right) {
   std::vector<int> widths;
   for (const std::vector<std::string>& row : rows) {
@@ -49,32 +53,17 @@ std::string WithoutNumbers(const std::string& name) {
   return absl::StrJoin(parts, ".");
 }
 
-double MeanLossOfLast(const std::vector<StepMetrics>& steps, size_t count) {
-  count = std::min(count, steps.size());
-  double sum = 0;
-  for (size_t i = steps.size() - count; i < steps.size(); ++i) sum += steps[i].loss;
-  return sum / static_cast<double>(count);
-}
-
 std::string ProgressLine(const StepMetrics& m, int64_t total_steps) {
   const int64_t peak = *std::max_element(m.peak_bytes.begin(), m.peak_bytes.end());
   return absl::StrFormat(
-      "step %4d/%d  loss %.4f  grad norm %.3f  lr %.2e  %6.0f tokens/s  %.1f MiB a rank",
+      "step %4d/%d  loss %.4f  grad norm %.3f  lr %.2e  %6.0f tokens/s  %.1f MiB per rank",
       m.step + 1, total_steps, m.loss, m.grad_norm, m.lr, m.tokens_per_s, peak / kMiB);
 }
 
-/// Shares of rank 0's time over all steps but the first, which also makes buffers and decisions.
-std::string DescribeShares(const std::vector<StepMetrics>& steps,
-                           Breakdown StepMetrics::*breakdown) {
-  Breakdown parts = steps.back().*breakdown;
+/// "forward 60 %, backward 40 %".
+std::string DescribeShares(const Breakdown& parts) {
   double total = 0;
-  for (size_t p = 0; p < parts.size(); ++p) {
-    parts[p].second = 0;
-    for (size_t i = steps.size() > 1; i < steps.size(); ++i) {
-      parts[p].second += (steps[i].*breakdown)[p].second;
-    }
-    total += parts[p].second;
-  }
+  for (const auto& [what, ms] : parts) total += ms;
   return absl::StrJoin(parts, ", ", [total](std::string* out, const auto& part) {
     absl::StrAppendFormat(out, "%s %.0f %%", part.first, 100 * part.second / total);
   });
@@ -179,18 +168,19 @@ void Report::OnStart(Trainer& trainer) {
   for (const nn::Parameter& parameter : trainer.model().Parameters()) {
     elements += parameter.shape().NumElements();
   }
-  out_ << DescribeMesh(trainer.mesh().shape())
-       << absl::StrFormat("threads a rank: %d\n", trainer.mesh().context().threads())
-       << absl::StrFormat(
-              "model: %d parameters, %d layers, hidden %d, MLP %d, %d query heads on %d key heads, "
-              "vocabulary %d, %s%s\n",
-              elements, model.num_hidden_layers, model.hidden_size, model.intermediate_size,
-              model.num_attention_heads, model.KeyValueHeads(), model.vocab_size,
-              AbslUnparseFlag(options.precision),
-              options.sequence_parallel ? ", sequence parallel" : "")
-       << absl::StrFormat("work: %d steps of %d sequences of %d bytes\n", options.steps,
-                          options.batch, options.sequence)
-       << DescribeParameters(trainer.model(), trainer.mesh().coord()) << std::endl;
+  Write(absl::StrCat(
+      DescribeMesh(trainer.mesh().shape()),
+      absl::StrFormat("threads per rank: %d\n", trainer.mesh().context().threads()),
+      absl::StrFormat(
+          "model: %d parameters, %d layers, hidden %d, MLP %d, %d query heads on %d key heads, "
+          "vocabulary %d, %s%s\n",
+          elements, model.num_hidden_layers, model.hidden_size, model.intermediate_size,
+          model.num_attention_heads, model.KeyValueHeads(), model.vocab_size,
+          UnparsePrecision(options.precision),
+          options.sequence_parallel ? ", sequence parallel" : ""),
+      absl::StrFormat("work: %d steps of %d sequences of %d bytes\n", options.steps, options.batch,
+                      options.sequence),
+      DescribeParameters(trainer.model(), trainer.mesh().coord()), "\n"));
 }
 
 bool Report::Keeps(int64_t step) const {
@@ -198,35 +188,59 @@ bool Report::Keeps(int64_t step) const {
   return step == 0 || (step + 1) % every == 0 || step + 1 == total_steps_;
 }
 
+void Report::Write(std::string_view text) {
+  errno = 0;
+  out_ << text << std::flush;
+  if (out_) return;
+  Throw(absl::StatusCode::kDataLoss,
+        "cannot write the report: ", errno == 0 ? "the stream failed" : std::strerror(errno));
+}
+
+void Report::AddUp(const StepMetrics& metrics) {
+  const auto add = [is_first = steps_ <= 1](const Breakdown& parts, Breakdown& sums) {
+    if (is_first) sums.clear();
+    sums.resize(parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      sums[i] = {parts[i].first, sums[i].second + parts[i].second};
+    }
+  };
+  add(metrics.phases, phases_);
+  add(metrics.activities, activities_);
+  if (steps_ == 0) first_loss_ = metrics.loss;
+  last_losses_[steps_ % kLastLosses] = metrics.loss;
+  seconds_ += metrics.step_ms * 1e-3;
+  last_ = metrics;
+  ++steps_;
+}
+
 void Report::OnStep(const StepMetrics& metrics) {
-  steps_.push_back(metrics);
+  AddUp(metrics);
   const std::string line = ProgressLine(metrics, total_steps_);
-  // \r: to the line's begin; ESC [K: erases it.
+  const bool keeps = Keeps(metrics.step);
   if (is_terminal_) {
-    out_ << "\r\033[K" << line << (Keeps(metrics.step) ? "\n" : "") << std::flush;
-  } else if (Keeps(metrics.step)) {
-    out_ << line << std::endl;
+    // \r: back to the beginning of the line; ESC [K: erases it.
+    Write(absl::StrCat("\r\033[K", line, keeps ? "\n" : ""));
+  } else if (keeps) {
+    Write(absl::StrCat(line, "\n"));
   }
 }
 
 void Report::OnTrained(const std::vector<std::vector<int64_t>>& memory_peaks) {
-  if (steps_.empty()) return;
-  if (is_terminal_ && !Keeps(steps_.back().step)) out_ << "\n";
-  double seconds = 0;
-  for (const StepMetrics& step : steps_) seconds += step.step_ms * 1e-3;
-  out_ << absl::StrFormat("\nloss: %.4f at first, %.4f nats per byte in the last %d steps\n",
-                          steps_.front().loss, MeanLossOfLast(steps_, 5),
-                          std::min<size_t>(5, steps_.size()))
-       << absl::StrFormat("time: %d steps in %.1f s; rank 0: %s;\n  of that %s\n", steps_.size(),
-                          seconds, DescribeShares(steps_, &StepMetrics::phases),
-                          DescribeShares(steps_, &StepMetrics::activities))
-       << "collectives of rank 0 in the last step:\n"
-       << DescribeTraffic(steps_.back().traffic) << "peak memory in the last step, MiB:\n"
-       << DescribeMemory(memory_peaks) << std::flush;
+  if (steps_ == 0) return;
+  const size_t losses = std::min(steps_, kLastLosses);
+  const double sum = std::accumulate(last_losses_.begin(), last_losses_.begin() + losses, 0.0);
+  Write(absl::StrCat(
+      is_terminal_ && !Keeps(last_.step) ? "\n" : "",
+      absl::StrFormat("\nloss: %.4f at first, %.4f nats per byte in the last %d steps\n",
+                      first_loss_, sum / static_cast<double>(losses), losses),
+      absl::StrFormat("time: %d steps in %.1f s; rank 0: %s;\n  of that %s\n", steps_, seconds_,
+                      DescribeShares(phases_), DescribeShares(activities_)),
+      "collectives of rank 0 in the last step:\n", DescribeTraffic(last_.traffic),
+      "peak memory in the last step, MiB:\n", DescribeMemory(memory_peaks)));
 }
 
 void Report::OnSample(const std::string& text) {
-  out_ << "\nthe model writes:\n" << Printable(text) << std::endl;
+  Write(absl::StrCat("\nthe model writes:\n", Printable(text), "\n"));
 }
 
 }  // namespace shardmesh::examples

@@ -2,8 +2,11 @@
 #include "shardmesh/examples/training/report.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <cerrno>
 #include <sstream>
+#include <streambuf>
 
 #include "absl/strings/match.h"
 
@@ -93,7 +96,78 @@ TEST(Report, WritesWholeLinesForALogFile) {
 TEST(Report, WritesOverTheLineOfAPassingStepOnATerminal) {
   const std::string text = ReportOf(/*steps=*/45, /*is_terminal=*/true);
   EXPECT_EQ(CountOf(text, "\r\033[Kstep "), 45);
-  EXPECT_EQ(CountOf(text, " a rank\n"), 1 + 22 + 1);
+  EXPECT_EQ(CountOf(text, " per rank\n"), 1 + 22 + 1);
+}
+
+StepMetrics Step(int64_t step) {
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.loss = 9 - static_cast<double>(step);
+  metrics.step_ms = 250;
+  metrics.peak_bytes = {1000, 1001};
+  metrics.traffic = {{{"tp", "all_reduce", "linear"}, {.count = 2, .bytes = 64}}};
+  // The first step is not like the others.
+  metrics.phases = {{"forward", step == 0 ? 1000 : 3}, {"backward", 1}};
+  metrics.activities = {{"GEMM", 1}, {"dispatch", step == 0 ? 1000 : 1}};
+  return metrics;
+}
+
+std::string SummaryOf(int64_t steps) {
+  std::ostringstream out;
+  Report report(out, /*is_terminal=*/false);
+  for (int64_t step = 0; step < steps; ++step) report.OnStep(Step(step));
+  report.OnTrained(
+      std::vector<std::vector<int64_t>>(2, std::vector<int64_t>(kNumMemoryCategories)));
+  return out.str();
+}
+
+TEST(Report, SumsUpLossAndTimeWithoutTheFirstStep) {
+  const std::string one = SummaryOf(1);
+  EXPECT_TRUE(absl::StrContains(one, "loss: 9.0000 at first, 9.0000 nats per byte in the last 1 "));
+  EXPECT_TRUE(
+      absl::StrContains(one, "time: 1 steps in 0.2 s; rank 0: forward 100 %, backward 0 %"));
+  const std::string eight = SummaryOf(8);
+  EXPECT_TRUE(
+      absl::StrContains(eight, "loss: 9.0000 at first, 4.0000 nats per byte in the last 5 "));
+  EXPECT_TRUE(
+      absl::StrContains(eight, "time: 8 steps in 2.0 s; rank 0: forward 75 %, backward 25 %"));
+  EXPECT_TRUE(absl::StrContains(eight, "of that GEMM 50 %, dispatch 50 %\n")) << eight;
+}
+
+struct NullBuffer : std::streambuf {
+  int overflow(int c) override { return c; }
+};
+
+// Every step's metrics were kept, 1.9 KB each.
+TEST(Report, DoesNotGrowWithTheNumberOfSteps) {
+  NullBuffer buffer;
+  std::ostream out(&buffer);
+  Report report(out, /*is_terminal=*/true);
+  for (int64_t step = 0; step < 10; ++step) report.OnStep(Step(step));
+  const size_t before = ::mallinfo2().uordblks;
+  for (int64_t step = 10; step < 20'000; ++step) report.OnStep(Step(step));
+  EXPECT_LT(::mallinfo2().uordblks, before + 100'000);
+}
+
+struct FullBuffer : std::streambuf {
+  int sync() override {
+    errno = ENOSPC;
+    return -1;
+  }
+  int overflow(int c) override { return c; }
+};
+
+// What could not be written was lost without a word.
+TEST(Report, EndsTheRunWithTheReasonWhenItCannotBeWritten) {
+  FullBuffer buffer;
+  std::ostream out(&buffer);
+  Report report(out, /*is_terminal=*/false);
+  const absl::Status status =
+      RunTraining(Tiny(2), ByteText("the quick brown fox jumps over the lazy dog"), {&report});
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_TRUE(
+      absl::StrContains(status.message(), "cannot write the report: No space left on device"))
+      << status;
 }
 
 TEST(Report, ShowsLayoutsTrafficMemoryAndSample) {

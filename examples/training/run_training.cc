@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/examples/training/run_training.h"
 
-#include <atomic>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/status_macros.h"
@@ -13,23 +13,44 @@
 namespace shardmesh::examples {
 namespace {
 
-/// Returns the number of steps done: fewer than asked for if the run was interrupted.
-int64_t TrainAndSample(Communicator& world, const TrainOptions& options, const ByteText& text,
-                       const std::vector<TrainObserver*>& all_observers) {
+absl::Status Interrupted(int64_t done, int64_t all, std::string_view what) {
+  return absl::CancelledError(absl::StrCat("interrupted by ",
+                                           std::string(SignalName(InterruptSignal())), " after ",
+                                           std::string(what), " ", done, " of ", all));
+}
+
+/// What every later step would only repeat: an update has spread it to all weights.
+absl::Status CheckFinite(const StepMetrics& metrics, int64_t steps) {
+  const bool loss_is_finite = std::isfinite(metrics.loss);
+  if (loss_is_finite && std::isfinite(metrics.grad_norm)) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("training stops at step ", metrics.step + 1, " of ", steps, ": the ",
+                   loss_is_finite ? "norm of the gradients" : "loss", " is ",
+                   loss_is_finite ? metrics.grad_norm : metrics.loss,
+                   " (learning rate there: ", metrics.lr, ")"));
+}
+
+/// How the run ended: the same on all ranks.
+absl::Status TrainAndSample(Communicator& world, const TrainOptions& options, const ByteText& text,
+                            const std::vector<TrainObserver*>& all_observers) {
   const auto observers = world.rank() == 0 ? all_observers : std::vector<TrainObserver*>();
-  const auto keep_going = [&] { return !AnyRank(world, Interrupted()); };
+  const auto keep_going = [&] { return !AnyRank(world, InterruptSignal() != 0); };
 
   Trainer trainer(world, options, text);
   for (TrainObserver* observer : observers) observer->OnStart(trainer);
-  int64_t steps = 0;
-  while (steps < options.steps && keep_going()) {
+  absl::Status end;
+  for (int64_t step = 0; step < options.steps && end.ok(); ++step) {
+    if (!keep_going()) {
+      end = Interrupted(step, options.steps, "step");
+      break;
+    }
     const StepMetrics metrics = trainer.Step();
-    ++steps;
     for (TrainObserver* observer : observers) observer->OnStep(metrics);
+    end = CheckFinite(metrics, options.steps);
   }
   const std::vector<std::vector<int64_t>> peaks = trainer.MemoryPeaks();
   for (TrainObserver* observer : observers) observer->OnTrained(peaks);
-  if (steps < options.steps || options.sample_bytes == 0) return steps;
+  if (!end.ok() || options.sample_bytes == 0) return end;
 
   const SampleOptions sample = {.bytes = options.sample_bytes,
                                 .sequence = options.sequence,
@@ -38,7 +59,9 @@ int64_t TrainAndSample(Communicator& world, const TrainOptions& options, const B
   const std::string written =
       Sample(trainer.model(), trainer.mesh(), /*prompt=*/"\n", sample, keep_going);
   for (TrainObserver* observer : observers) observer->OnSample(written);
-  return steps;
+  const auto bytes = static_cast<int64_t>(written.size());
+  if (bytes == options.sample_bytes) return absl::OkStatus();
+  return Interrupted(bytes, options.sample_bytes, "byte");
 }
 
 }  // namespace
@@ -48,15 +71,13 @@ absl::Status RunTraining(const TrainOptions& options, const ByteText& text,
   // Here as well as in Trainer, so that the message is not that of one rank.
   SHARDMESH_RETURN_IF_ERROR(options.Validate());
   SHARDMESH_RETURN_IF_ERROR(text.CheckHolds(options.sequence));
-  std::atomic<int64_t> steps = 0;
+  absl::Status end;
   SHARDMESH_RETURN_IF_ERROR(
       RunRanks(static_cast<int>(options.mesh.NumRanks()), [&](Communicator& world) {
-        const int64_t done = TrainAndSample(world, options, text, observers);
-        if (world.rank() == 0) steps = done;
+        const absl::Status own = TrainAndSample(world, options, text, observers);
+        if (world.rank() == 0) end = own;
       }));
-  if (steps == options.steps) return absl::OkStatus();
-  return absl::CancelledError(
-      absl::StrCat("interrupted after step ", steps.load(), " of ", options.steps));
+  return end;
 }
 
 }  // namespace shardmesh::examples

@@ -31,7 +31,9 @@ class TrainObserver {
 
 /// Trains and samples on options.mesh's ranks.
 /// Errors: kInvalidArgument for options that are not valid or do not fit the text or each other,
-/// kCancelled if Interrupted() ended it between two steps, else what the ranks failed with.
+/// kCancelled if a signal ended it between two steps or two bytes of the sample (interrupt.h),
+/// kOutOfRange naming the step after which the loss or the norm of the gradients is not finite,
+/// else what the ranks failed with.
 absl::Status RunTraining(const TrainOptions& options, const ByteText& text,
                          const std::vector<TrainObserver*>& observers);
 

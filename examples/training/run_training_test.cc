@@ -91,7 +91,7 @@ TEST(RunTraining, TakesAnyPrecisionAndSequenceParallelism) {
   }
 }
 
-TEST(RunTraining, CountsTheStepAloneAndOneMemoryPeakARank) {
+TEST(RunTraining, CountsTheStepAloneAndOneMemoryPeakPerRank) {
   const Recorder recorder = RecordingOf(Small("dp=2,tp=2"));
   const StepMetrics& last = recorder.steps.back();
   EXPECT_EQ(last.peak_bytes.size(), 4u);
@@ -129,6 +129,28 @@ TEST(RunTraining, EndsWithTheErrorOfWhatDoesNotFit) {
   EXPECT_EQ(error_of(options, Fox()), "steps is -1; expected at least 1");
 }
 
+TEST(RunTraining, StopsAtTheStepWhoseLossIsNotFinite) {
+  TrainOptions options = Small("dp=2,tp=2");
+  options.optimizer.lr = 1e6;  // The largest that is accepted; with f32 the logits overflow.
+  options.warmup_steps = 0;
+  options.optimizer.weight_decay = 1e6;
+  Recorder recorder;
+  const absl::Status status = RunTraining(options, Fox(), {&recorder});
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << status;
+  ASSERT_FALSE(recorder.steps.empty());
+  ASSERT_LT(recorder.steps.size(), 30u);
+  for (size_t i = 0; i + 1 < recorder.steps.size(); ++i) {
+    EXPECT_TRUE(std::isfinite(recorder.steps[i].loss)) << i;
+  }
+  EXPECT_TRUE(absl::StartsWith(
+      status.message(),
+      absl::StrCat("training stops at step ", recorder.steps.size(), " of 30: the ")))
+      << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "(learning rate there: ")) << status;
+  EXPECT_EQ(recorder.peaks.size(), 4u);
+  EXPECT_EQ(recorder.sample, "");
+}
+
 TEST(RunTraining, EndsWhenAnObserverThrows) {
   Recorder recorder;
   recorder.on_step = [] { Throw(absl::StatusCode::kDataLoss, "the disk is full"); };
@@ -138,17 +160,17 @@ TEST(RunTraining, EndsWhenAnObserverThrows) {
   EXPECT_EQ(recorder.steps.size(), 1u);
 }
 
-// The last test: Interrupted() stays true.
+// The last test: InterruptSignal() keeps its value.
 TEST(RunTraining, EndsCleanlyBetweenTwoStepsWhenInterrupted) {
   WatchInterrupt();
-  EXPECT_FALSE(Interrupted());
+  EXPECT_EQ(InterruptSignal(), 0);
   Recorder recorder;
   recorder.on_step = [&] {
-    if (recorder.steps.size() == 3) std::raise(SIGINT);
+    if (recorder.steps.size() == 3) std::raise(SIGTERM);
   };
   const absl::Status status = RunTraining(Small("dp=2,tp=2"), Fox(), {&recorder});
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
-  EXPECT_EQ(status.message(), "interrupted after step 3 of 30");
+  EXPECT_EQ(status.message(), "interrupted by SIGTERM after step 3 of 30");
   EXPECT_EQ(recorder.steps.size(), 3u);
   EXPECT_EQ(recorder.peaks.size(), 4u);
   EXPECT_EQ(recorder.sample, "");

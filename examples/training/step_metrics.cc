@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/examples/training/step_metrics.h"
 
-#include <cerrno>
-#include <cstring>
-
-#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "shardmesh/base/error.h"
 
 namespace shardmesh::examples {
 
@@ -42,21 +37,6 @@ std::string StepMetrics::ToJson() const {
                                          {"peak_bytes", peak_bytes},
                                          {"collectives", collectives}};
   return object.dump();
-}
-
-absl::StatusOr<MetricsFile> MetricsFile::Create(const std::string& path) {
-  errno = 0;
-  std::ofstream out(path, std::ios::trunc);
-  if (!out) {
-    return absl::NotFoundError(
-        absl::StrCat("cannot write metrics file ", path, ": ", std::strerror(errno)));
-  }
-  return MetricsFile(path, std::move(out));
-}
-
-void MetricsFile::Append(const StepMetrics& metrics) {
-  out_ << metrics.ToJson() << std::endl;
-  if (!out_) Throw(absl::StatusCode::kDataLoss, "cannot write metrics file ", path_);
 }
 
 }  // namespace shardmesh::examples

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one training step measured, and the file with one JSON object a step.
+// What one training step measured.
 #ifndef SHARDMESH_EXAMPLES_TRAINING_STEP_METRICS_H_
 #define SHARDMESH_EXAMPLES_TRAINING_STEP_METRICS_H_
 
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "shardmesh/dtensor/comm_trace.h"
 
 namespace shardmesh::examples {
@@ -35,33 +33,16 @@ struct StepMetrics {
   double tokens_per_s = 0;  ///< Of the global batch.
   /// Wall time of forward, loss, backward, clip and optimizer on the slowest rank.
   double step_ms = 0;
-  std::vector<int64_t> peak_bytes;  ///< During the step, one a rank.
+  std::vector<int64_t> peak_bytes;  ///< During the step, one per rank.
   TrafficTotals traffic;            ///< Of rank 0, of this step's work alone.
-  /// Wall time of this rank, cut in two ways: by phases, in their order, and by what the rank was
-  /// doing (GEMM, other kernels, communication and, for the rest, dispatch).
+  /// Wall time of this rank, divided in two ways: by phases, in their order, and by activity (GEMM,
+  /// other kernels, communication; dispatch is the rest).
   Breakdown phases, activities;
 
-  /// {"step", "loss", "grad_norm", "lr", "tokens_per_s", "step_ms", "peak_bytes": [one a rank],
-  /// "collectives": {axis: {kind: {"count", "bytes"}}}}, in this order, on one line. What is not
-  /// finite is null.
+  /// {"step", "loss", "grad_norm", "lr", "tokens_per_s", "step_ms", "peak_bytes": [one per rank],
+  /// "collectives": {axis: {kind: {"count", "bytes"}}}}, in this order, on one line. Numbers
+  /// that are not finite are null.
   std::string ToJson() const;
-};
-
-/// A file of StepMetrics, one line each, written through at once so that it can be followed.
-class MetricsFile {
- public:
-  /// Replaces what is there.
-  /// Errors: kNotFound, one line that names `path`.
-  static absl::StatusOr<MetricsFile> Create(const std::string& path);
-
-  /// Throws Error(kDataLoss) naming the file if it could not be written.
-  void Append(const StepMetrics& metrics);
-
- private:
-  MetricsFile(std::string path, std::ofstream out) : path_(std::move(path)), out_(std::move(out)) {}
-
-  std::string path_;
-  std::ofstream out_;
 };
 
 }  // namespace shardmesh::examples

@@ -4,11 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 
 namespace shardmesh::examples {
 namespace {
@@ -43,24 +40,6 @@ TEST(StepMetrics, AreJsonWithoutCollectivesAndWithALossThatIsNoNumber) {
   metrics.traffic.clear();
   EXPECT_TRUE(absl::StrContains(metrics.ToJson(), R"("loss":null,)")) << metrics.ToJson();
   EXPECT_TRUE(absl::StrContains(metrics.ToJson(), R"("collectives":{}})")) << metrics.ToJson();
-}
-
-TEST(MetricsFile, HasOneLineAStepAndReplacesAnOlderFile) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/metrics");
-  std::ofstream(path) << "older\n";
-  absl::StatusOr<MetricsFile> file = MetricsFile::Create(path);
-  ASSERT_TRUE(file.ok()) << file.status();
-  file->Append(Example());
-  file->Append(Example());
-  std::ifstream in(path);  // While it is still open for writing.
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  EXPECT_EQ(text, absl::StrCat(Example().ToJson(), "\n", Example().ToJson(), "\n"));
-}
-
-TEST(MetricsFile, SaysWhyItCannotBeWritten) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/none/metrics");
-  EXPECT_EQ(MetricsFile::Create(path).status().message(),
-            absl::StrCat("cannot write metrics file ", path, ": No such file or directory"));
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a training run does. The defaults are the work that runs are compared on.
+// The options of a training run. Benchmarks compare runs with the defaults.
 #ifndef SHARDMESH_EXAMPLES_TRAINING_TRAIN_OPTIONS_H_
 #define SHARDMESH_EXAMPLES_TRAINING_TRAIN_OPTIONS_H_
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
+#include "absl/status/statusor.h"
 #include "shardmesh/mesh/mesh_shape.h"
 #include "shardmesh/nn/llama_config.h"
 #include "shardmesh/optim/adamw.h"
@@ -21,9 +22,11 @@ enum class Precision {
   kBF16,  ///< Gathered weights and activations in bf16; shards, loss and reduction in f32.
 };
 
-/// "f32", "f64", "bf16": type of the flag --precision.
-bool AbslParseFlag(absl::string_view text, Precision* precision, std::string* error);
-std::string AbslUnparseFlag(Precision precision);
+/// "f32", "f64" or "bf16".
+/// Errors: kInvalidArgument for any other text; the message says what was expected alone.
+absl::StatusOr<Precision> ParsePrecision(std::string_view text);
+/// The inverse of ParsePrecision.
+std::string UnparsePrecision(Precision precision);
 
 struct TrainOptions {
   MeshShape mesh = {{"dp", 2}, {"tp", 2}};
@@ -47,7 +50,9 @@ struct TrainOptions {
   int64_t sample_bytes = 300;
   double temperature = 0.7;  ///< Of the sample; 0 takes the likeliest byte.
 
-  /// Errors: kInvalidArgument, one line that names the option, its value and what was expected.
+  /// Also checks that no number of elements of the model, or of one step's activations, overflows.
+  /// Errors: kInvalidArgument, one line that names the option as train_llama's flag does, its value
+  /// and what was expected.
   absl::Status Validate() const;
 };
 
