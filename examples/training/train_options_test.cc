@@ -56,7 +56,7 @@ TEST(TrainOptions, ValidateNamesTheOptionAndItsValue) {
       {[](TrainOptions& o) { o.batch = kMax; }, "batch is 9223372036854775807; expected 1 to"},
       {[](TrainOptions& o) { o.batch = o.sequence = kMax >> 32; },
        "batch 2147483647 x seq 2147483647 x width 384 is too large"},
-      {[](TrainOptions& o) { o.model.intermediate_size = o.model.vocab_size = kMax >> 32; },
+      {[](TrainOptions& o) { o.model.hidden_size = o.model.vocab_size = 2147483640; },
        "the model has more than 2^50 elements"},
       // The schedule overflowed, and its message named the rate that it had computed.
       {[](TrainOptions& o) { o.optimizer.lr = 1e308; }, "lr is 1e+308; expected 0 to 1e+06"},
