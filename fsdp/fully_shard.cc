@@ -33,7 +33,7 @@ struct Registry {
 
 Registry& RegistryOf(const DeviceMesh& mesh) { return mesh.locals().Get<Registry>(); }
 
-// The first unit whose forward runs is the root of those below it.
+// The first unit whose forward runs becomes the root of the units of its children.
 void MakeTree(Registry& registry, Unit& root) {
   std::vector<Unit*> units;
   for (const std::shared_ptr<Unit>& unit : registry.Below(root.module()))
@@ -82,7 +82,7 @@ void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOpti
     parameters.push_back(parameter);
   }
 
-  // All is well: from here on things change.
+  // All checks passed; changes begin here.
   auto unit = std::make_shared<Unit>(module, mesh, options, registry.staging);
   for (const nn::Parameter& parameter : parameters) unit->AddParameter(parameter, shard_axis);
   registry.units.push_back(unit);

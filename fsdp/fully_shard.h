@@ -4,7 +4,7 @@
 // use, P -> S for gradients.
 //
 //   for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh, {.shard_axis = "dp"});
-//   fsdp::FullyShard(model, mesh, {.shard_axis = "dp"});      // the root unit: what is left
+//   fsdp::FullyShard(model, mesh, {.shard_axis = "dp"});      // the root unit: the rest
 //   model.Initialize(/*seed=*/1);
 #ifndef SHARDMESH_FSDP_FULLY_SHARD_H_
 #define SHARDMESH_FSDP_FULLY_SHARD_H_
@@ -39,29 +39,29 @@ struct FullyShardOptions {
   std::optional<bool> reshard_after_forward = std::nullopt;
 };
 
-/// Makes the parameters below `module` that belong to no unit yet one unit. Bottom-up: inner
-/// modules first, the outermost last. Before the first forward; before or after Initialize.
-/// Parallelize must come before. Collective over the mesh (if values exist).
+/// Groups the parameters of `module` and its children that are in no unit yet into a new unit. Call
+/// it bottom-up (inner modules first), after Parallelize and before the first forward; before or
+/// after Initialize. Collective over the mesh if the parameters have values.
 /// Errors: throws Error(kInvalidArgument) before anything is changed, naming the axis or dtype that
-/// does not fit, or the parameter that belongs to another unit, lives on another mesh or is sharded
-/// along `shard_axis` already.
+/// does not fit, or the parameter that is in another unit, on another mesh or already sharded along
+/// `shard_axis`.
 void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
 
 /// While true (the default), backward reduces gradients. Set to false for all micro-batches but the
-/// last: gradients then accumulate unsharded, without communication. Holds for the units at and
-/// below `root`. Local; between a backward and the next forward, and alike on all ranks.
+/// last: gradients then accumulate unsharded, without communication. Applies to the units of `root`
+/// and its children. Local; call it between a backward and the next forward, alike on all ranks.
 /// Errors: throws Error(kFailedPrecondition) if there is no such unit.
 void SetRequiresGradientSync(nn::Module& root, bool sync);
 
-/// Copied bytes of one rank, for tests and reports.
+/// Bytes copied by one rank, for tests and reports.
 struct StagingStats {
-  /// Every copy of a parameter or gradient byte but the two needed ones: peer shard to gather
-  /// buffer, gradient buffers to shard.
+  /// Copies of parameters and gradients other than the two that are necessary: from a peer's shard
+  /// to the gather buffer, and from gradient buffers to the shard.
   int64_t staging_bytes = 0;
   /// Own shards cast to the gather dtype.
   int64_t cast_bytes = 0;
 };
-/// Since the start, over all units of this rank. Local.
+/// Totals of all units of this rank since it started. Local.
 StagingStats GetStagingStats(const DeviceMesh& mesh);
 
 }  // namespace shardmesh::fsdp

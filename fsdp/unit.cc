@@ -77,7 +77,7 @@ void Unit::WaitForGather() {
 }
 
 void Unit::Unshard() {
-  // The optimizer may have stepped since (a forward that no backward followed).
+  // The optimizer may have stepped since the last gather, after a forward without a backward.
   if (state_ != State::kSharded && IsStale()) Reshard();
   Prefetch();
   WaitForGather();
@@ -116,7 +116,7 @@ void Unit::PreBackward() {
   tree_->BeginBackward(mesh_);
   entered_backward_ = true;
   Unshard();
-  // The root is used first and last: it may have come and gone already.
+  // The root is used both first and last, so backward may have entered it before.
   Unit* before = tree_->Before(this);
   if (before != nullptr && !before->entered_backward_) before->Prefetch();
 }
@@ -135,7 +135,7 @@ bool Unit::HasGradients() const {
 
 void Unit::OnParameterGradient() {
   if (--awaited_gradients_ > 0) return;
-  // A trainable parameter that has all its gradients is used no more; a frozen one may still be.
+  // A trainable parameter is not used after its last gradient; a frozen one may be.
   if (!HasFrozen()) Reshard();
   if (sync) StartReduction();
 }
@@ -178,7 +178,7 @@ void Unit::FinishReduction() {
   reduction_works_.clear();
 }
 
-// Steps of one kind over one group are one batched collective.
+// Steps of the same kind over the same group form one batched collective.
 std::vector<Work> Unit::PostPhase(size_t phase) {
   struct Batch {
     std::vector<ReduceScatterItem> scatter;
@@ -198,7 +198,7 @@ std::vector<Work> Unit::PostPhase(size_t phase) {
     } else if (step.kind == StepKind::kAllReduce) {
       batch.reduce.push_back({reduction.value, reduction.value});
     } else {
-      // A gradient that is replicated along the shard axis is only cut; rare, and local.
+      // A gradient that is replicated along the shard axis needs only a local slice; rare.
       Tensor target = Tensor::Empty(context, step.to.LocalShape(mesh_.coord()),
                                     reduction.value.dtype(), MemoryCategory::kGradients);
       const Tensor moved = shardmesh::internal::Move(Runtime::Of(mesh_), mesh_, reduction.value,
@@ -279,7 +279,7 @@ void Tree::EndBackward(bool succeeded) {
   for (Unit* unit : units_) {
     unit->Reshard();
     if (unit->sync && unit->HasGradients())
-      unit->StartReduction();  // Some parameters had no part in it.
+      unit->StartReduction();  // Some parameters received no gradient.
   }
   if (reducing != nullptr) reducing->FinishReduction();
   holds_accumulated_ = false;

@@ -83,7 +83,7 @@ void UnitParameter::Prepare(const std::string& unit_name, std::function<void()> 
   MakeLeaf();
 }
 
-// Without a buffer of its own the gathered form is the shard itself.
+// If it has no buffer of its own, the gathered form is the shard itself.
 void UnitParameter::MakeLeaf() {
   Tensor local = parameter_.data().local();
   if (NeedsBuffer()) {
@@ -99,7 +99,7 @@ void UnitParameter::MakeLeaf() {
 
 std::optional<AllGatherItem> UnitParameter::BeginGather() {
   const Tensor shard = parameter_.data().local();
-  // The values may have been replaced since (loaded).
+  // Loading may have replaced the values since.
   if (!NeedsBuffer() && leaf_.local().storage() != shard.storage()) MakeLeaf();
   parameter_.set_active(leaf_);
   const bool has_new_values =
@@ -136,8 +136,7 @@ void UnitParameter::Release() {
   leaf_.local().storage()->Release(absl::StrCat("resharded by FullyShard unit ", unit_name_));
 }
 
-// A first gradient may come in any layout that has the gathered boxes; those after it, in the same
-// one.
+// The first gradient fixes the layout, any one with the gathered boxes; later gradients must match.
 bool UnitParameter::Accepts(const Layout& layout) const {
   return buffer_ ? layout == buffer_layout_ : Fits(layout);
 }

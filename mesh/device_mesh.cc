@@ -18,8 +18,8 @@ namespace {
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
-/// All ranks of a mesh in a grid of nameless axes, the same on every rank; a slice of the mesh has
-/// the grid of the whole. So what is decided from a grid is decided alike by all ranks.
+/// All ranks of a mesh as a grid of unnamed axes. Every rank has the same grid, and a slice has
+/// that of the full mesh, so all ranks decide alike from it.
 struct Grid {
   std::vector<int> sizes;
   std::vector<int> ranks;  // World ranks, row-major.
@@ -34,7 +34,7 @@ struct Grid {
     return std::find(ranks.begin(), ranks.end(), world_rank) - ranks.begin();
   }
 
-  // The ranks that differ from the one at `position` in `axes` alone, row-major in the order given.
+  // The ranks that differ from the one at `position` only in `axes`, row-major in the order given.
   std::vector<int> RanksAlong(int64_t position, const std::vector<int>& axes) const {
     for (const int axis : axes) position -= CoordOf(position, axis) * Stride(axis);
     std::vector<int64_t> positions = {position};
@@ -86,17 +86,17 @@ void CheckRanks(const Communicator& world, const MeshShape& shape, std::span<con
 
 }  // namespace
 
-/// What all meshes made from one Create share.
+/// State shared by all meshes derived from one Create.
 struct DeviceMesh::Root {
   explicit Root(Communicator& world) : world(world) {}
 
-  // The group of this rank among `groups`, all ranks' groups of one size in an order common to all.
-  // Collective over the ranks of Create unless it has been made: which all of them know, as the
-  // keys are the same on every rank.
+  // The group of `groups` that contains this rank. `groups` is the same list on all ranks. The
+  // first call for a list is collective over the ranks of Create; later ones find it in the cache,
+  // on every rank alike.
   Communicator& GroupAmong(std::vector<std::vector<int>> groups, const std::string& name);
 
   Communicator& world;
-  Communicator* whole = nullptr;  // All ranks of Create; null on ranks outside.
+  Communicator* whole = nullptr;  // All ranks of Create; null on other ranks.
   std::map<std::pair<std::vector<std::vector<int>>, std::string>, std::unique_ptr<Communicator>>
       groups;
 };
@@ -104,12 +104,12 @@ struct DeviceMesh::Root {
 struct DeviceMesh::Data {
   std::shared_ptr<Root> root;
   Grid grid;
-  std::vector<int> grid_axes;  // The axis of the grid behind each axis of the mesh.
+  std::vector<int> grid_axes;  // For each axis of the mesh, its axis of the grid.
   MeshShape shape;
   std::vector<int> ranks;
   Coord coord;
   bool is_member = false;
-  std::vector<Communicator*> axis_groups;  // One an axis; empty on ranks outside.
+  std::vector<Communicator*> axis_groups;  // One per axis; empty on ranks outside the mesh.
 
   // Caches.
   std::map<std::vector<int>, Communicator*> merged_groups;
@@ -117,7 +117,7 @@ struct DeviceMesh::Data {
 
   // Fills in ranks, coord and is_member.
   void Locate();
-  // The group along axes of the mesh.
+  // The group along these axes of the mesh.
   Communicator& MakeGroup(std::span<const int> axes, const std::string& name) const;
 };
 
@@ -249,8 +249,8 @@ DeviceMesh DeviceMesh::Flatten(const std::vector<std::string>& axes, std::string
     return std::find(flattened.begin(), flattened.end(), axis) != flattened.end();
   };
 
-  // The new grid: axes outside this mesh first, then those of the new mesh. Each is a list of axes
-  // of the old grid.
+  // The new grid has the axes outside this mesh first, then those of the new mesh. Each entry lists
+  // the axes of the old grid that it consists of.
   std::vector<std::vector<int>> sources;
   for (int g = 0; g < static_cast<int>(data.grid.sizes.size()); ++g) {
     if (std::count(data.grid_axes.begin(), data.grid_axes.end(), g) == 0) sources.push_back({g});

@@ -5,7 +5,7 @@
 //   DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}, {"tp", 4}});
 //   mesh.Size("tp");          // 4
 //   mesh.LocalRank("tp");     // this rank's coordinate along tp
-//   mesh.Group("tp");         // communicator of the ranks that differ in tp alone
+//   mesh.Group("tp");         // communicator of the ranks that differ only in tp
 #ifndef SHARDMESH_MESH_DEVICE_MESH_H_
 #define SHARDMESH_MESH_DEVICE_MESH_H_
 
@@ -22,11 +22,11 @@
 namespace shardmesh {
 
 /// An immutable shared handle that belongs to one rank. Equality: same shape, same ranks. The world
-/// communicator must outlive it. All errors throw Error(kInvalidArgument) naming the mesh and what
-/// does not fit it.
+/// communicator must outlive it. All errors throw Error(kInvalidArgument) naming the mesh and the
+/// argument that does not fit it.
 class DeviceMesh {
  public:
-  /// No mesh; only bool and assignment are allowed.
+  /// An undefined mesh: only operator bool and assignment are allowed.
   DeviceMesh() = default;
 
   /// World rank r has the row-major coordinate r.
@@ -34,9 +34,9 @@ class DeviceMesh {
   /// Errors: throws Error(kInvalidArgument) naming both if the sizes do not multiply to the size of
   /// the world.
   static DeviceMesh Create(Communicator& world, const MeshShape& shape);
-  /// ranks[i] is the world rank with row-major position i: any permutation or subset. Ranks outside
-  /// the mesh call too and get a mesh with IsMember() == false, on which coordinates and groups
-  /// must not be asked for.
+  /// ranks[i] is the world rank at row-major position i: any permutation or subset. Ranks outside
+  /// the mesh must call too; they get a mesh with IsMember() == false, which has no coordinates and
+  /// no groups.
   static DeviceMesh Create(Communicator& world, const MeshShape& shape, std::span<const int> ranks);
 
   explicit operator bool() const { return data_ != nullptr; }
@@ -49,26 +49,25 @@ class DeviceMesh {
   int LocalRank(std::string_view axis) const { return coord()[shape().Index(axis)]; }
 
   /// The mesh of one axis, or of several in the order given, through this rank: other axes are
-  /// fixed at this rank's coordinate. Local: communicates nothing that Create has not made, and
-  /// repeating it returns an equal mesh.
+  /// fixed at this rank's coordinate. Local: Create has made the communicators. Repeated calls
+  /// return equal meshes.
   DeviceMesh operator[](std::string_view axis) const { return Slice({std::string(axis)}); }
   DeviceMesh Slice(const std::vector<std::string>& axes) const;
   /// The mesh in which `axes` (adjacent or not, in the order given, first outermost) become one
-  /// axis `name`, at the position of the first of them in that order. Collective over the ranks of
-  /// Create the first time; repeating it returns an equal mesh and creates nothing.
+  /// axis `name`, at the position of the first of them in that order. The first call is
+  /// collective over the ranks of Create; repeated calls are local and return an equal mesh.
   DeviceMesh Flatten(const std::vector<std::string>& axes, std::string_view name) const;
   /// The mesh in which axis `axis` becomes `parts`, first outermost; their sizes must multiply to
-  /// its size. Collective over the ranks of Create the first time.
+  /// its size. The first call is collective over the ranks of Create.
   DeviceMesh Unflatten(std::string_view axis, const std::vector<MeshAxis>& parts) const;
 
-  /// The communicator of the ranks that differ from this one in `axis` alone; member order is
-  /// coordinate order.
+  /// The communicator of the ranks that differ from this one only in `axis`, ordered by coordinate.
   Communicator& Group(int axis) const;
   Communicator& Group(std::string_view axis) const { return Group(shape().Index(axis)); }
-  /// The same for several axes, row-major in mesh order; named "dp+tp". Collective over the ranks
-  /// of Create, also where this is a slice, the first time it is asked for; cached.
+  /// The same for several axes, row-major in mesh order; named "dp+tp". Cached: the first call is
+  /// collective over the ranks of Create, even if this mesh is a slice.
   Communicator& Group(std::span<const int> axes) const;
-  /// All ranks of the mesh: the group of all its axes.
+  /// The communicator of all ranks of the mesh.
   Communicator& WorldGroup() const;
 
   ExecutionContext& context() const;

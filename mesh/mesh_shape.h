@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The shape of a mesh: names and sizes of its axes, first axis outermost (row-major). Pure
-// mathematics: it knows no ranks and no communicators, so that planning for a mesh of 16,384 ranks
-// runs anywhere.
+// The shape of a mesh: names and sizes of its axes, first axis outermost (row-major). It knows no
+// ranks and no communicators, so planning for a mesh of 16,384 ranks runs on any machine.
 //
 //   MeshShape shape = {{"dp", 2}, {"tp", 4}};
 //   shape.Size("tp");        // 4

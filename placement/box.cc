@@ -47,7 +47,7 @@ Box Relative(const Box& inner, const Box& outer) {
   SHARDMESH_CHECK(outer.Contains(inner)) << inner << " is not inside " << outer;
   Box relative = inner;
   for (int d = 0; d < inner.num_dims(); ++d) {
-    // Only an empty box can lie outside; it moves to the nearest place that is inside.
+    // Only an empty box can be outside `outer`; it moves to the nearest position inside.
     const int64_t extent = outer.end[d] - outer.begin[d];
     relative.begin[d] = std::clamp<int64_t>(inner.begin[d] - outer.begin[d], 0, extent);
     relative.end[d] = std::clamp<int64_t>(inner.end[d] - outer.begin[d], 0, extent);

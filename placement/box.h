@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A half-open hyper-rectangle of global indices: what one rank holds of a tensor. May be empty.
+// A half-open hyper-rectangle of global indices: the part of a tensor that one rank holds. May be
+// empty.
 #ifndef SHARDMESH_PLACEMENT_BOX_H_
 #define SHARDMESH_PLACEMENT_BOX_H_
 
@@ -37,12 +38,12 @@ struct Box {
   }
 };
 
-/// The common part; empty (begin == end in some dim) if there is none.
+/// The intersection; empty (begin == end in some dim) if the boxes are disjoint.
 Box Intersect(const Box& a, const Box& b);
 
-/// `inner` counted from the begin of `outer`, which contains it: where in the local tensor of
-/// `outer` it lies. An empty box, which may lie anywhere, keeps its extents as far as they fit and
-/// always ends up inside.
+/// The position of `inner` in the local tensor of `outer`, which contains it: indices relative to
+/// the beginning of `outer`. An empty box may be anywhere; the result is inside `outer` and keeps
+/// its extents as far as they fit.
 Box Relative(const Box& inner, const Box& outer);
 
 /// One chunk of ceil-chunking.
@@ -52,9 +53,9 @@ struct ChunkRange {
   friend bool operator==(const ChunkRange&, const ChunkRange&) = default;
 };
 
-/// Chunk `index` of [begin, end) split into `count` chunks of ceil((end - begin) / count) (as
-/// torch.chunk does, but always `count` of them: trailing ones may be short or empty). An empty
-/// chunk lies at `end`. 0 <= index < count.
+/// Chunk `index` of [begin, end) split into `count` chunks of ceil((end - begin) / count). Unlike
+/// torch.chunk there are always `count` chunks: trailing ones may be short or empty. An empty chunk
+/// is at `end`. 0 <= index < count.
 ChunkRange Chunk(ChunkRange whole, int index, int count);
 
 std::ostream& operator<<(std::ostream& out, const Box& box);

@@ -50,7 +50,7 @@ class LayoutTable {
 
 namespace {
 
-/// Counts of bytes, whatever the dtype and however uneven the shards, must fit into 64 bits.
+/// The number of bytes must fit into 64 bits for every dtype and for shards of any unevenness.
 constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 64;
 
 AxisList ShardingAxes(std::span<const Placement> placements) {
@@ -61,7 +61,7 @@ AxisList ShardingAxes(std::span<const Placement> placements) {
   return axes;
 }
 
-/// What a caller asked for; each check throws naming all of it.
+/// The arguments of Make, for the checks; each check names all of them when it throws.
 struct Request {
   const MeshShape& mesh;
   std::span<const Placement> placements;
@@ -180,7 +180,7 @@ Box Layout::LocalBox(std::span<const int> coord) const {
     const int64_t extent = box.end[d];
     ChunkRange piece{0, extent};
     for (const int axis : SplitAxes(d)) piece = Chunk(piece, coord[axis], mesh().size(axis));
-    // An empty piece lies at the end of the dim, where no other rank's box begins.
+    // An empty piece is at the end of the dim, where no other rank's box begins.
     if (piece.begin == piece.end) piece = {extent, extent};
     box.begin[d] = piece.begin;
     box.end[d] = piece.end;

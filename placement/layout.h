@@ -30,26 +30,26 @@ using Placements = absl::InlinedVector<Placement, 4>;
 /// Mesh axes in some order.
 using AxisList = absl::InlinedVector<int, 4>;
 
-/// An interned, immutable handle of one pointer: equal layouts are the same pointer. Copying is
-/// free; `==` and hash look at the pointer alone. Interned layouts live as long as the process.
+/// An interned, immutable handle of one pointer: equal layouts are the same pointer. `==` and hash
+/// use only the pointer, and copies cost nothing. Interned layouts live as long as the process.
 /// Thread-safe.
 class Layout {
  public:
-  /// No layout; only `==`, bool and assignment are allowed.
+  /// An undefined layout; only `==`, bool and assignment are allowed.
   Layout() = default;
 
   /// A layout whose axes split each dim in mesh order. Negative shard dims count from the last.
   ///
   /// Errors: throws Error(kInvalidArgument), naming mesh, placements and shape, if the number of
-  /// placements is not the number of axes, a shard dim is out of range, an extent is negative, the
-  /// elements are too many for 64-bit counts of bytes, or Partial placements differ in op.
+  /// placements is not the number of axes, a shard dim is out of range, an extent is negative,
+  /// the number of bytes may exceed 64 bits, or Partial placements differ in op.
   static Layout Make(const MeshShape& mesh, std::span<const Placement> placements,
                      const Dims& global_shape);
   static Layout Make(const MeshShape& mesh, std::initializer_list<Placement> placements,
                      const Dims& global_shape);
-  /// `split_order` lists every sharding axis once; where several split one dim, the earlier is the
-  /// outer split. E.g. {1, 0}: axis 1 splits the whole dim, axis 0 splits each piece: FSDP applied
-  /// after TP.
+  /// `split_order` lists every sharding axis once. Of several axes that split the same dim, the one
+  /// listed first is the outermost split. {1, 0}: axis 1 splits the dim and axis 0 splits each
+  /// piece, as when FSDP is applied after TP.
   static Layout Make(const MeshShape& mesh, std::span<const Placement> placements,
                      const Dims& global_shape, std::span<const int> split_order);
   static Layout Make(const MeshShape& mesh, std::initializer_list<Placement> placements,
@@ -65,15 +65,15 @@ class Layout {
   const Placement& placement(std::string_view axis) const { return placement(mesh().Index(axis)); }
   /// The axes that split `dim`, outermost split first.
   const AxisList& SplitAxes(int dim) const { return data_->splits[dim]; }
-  /// A split order with which Make gives this layout.
+  /// A split order with which Make returns this layout.
   AxisList SplitOrder() const;
   bool IsFullyReplicated() const { return data_->fully_replicated; }
   bool HasPartial() const { return data_->has_partial; }
 
   /// The box of the rank at `coord` (one value per axis): nested ceil-chunks in split order. An
-  /// axis that replicates or is Partial does not narrow it. In a dim where the rank holds nothing,
-  /// its box begins and ends at the end of the dim (so within another box it is found by Relative,
-  /// not by subtraction). This is the one function that every part of the library calls.
+  /// axis that is Replicate or Partial does not split. In a dim in which the rank holds nothing,
+  /// the box begins and ends at the end of the dim; use Relative, not subtraction, to find it
+  /// inside another box. All parts of the library take boxes from this function.
   ///
   /// Errors: throws Error(kInvalidArgument) if `coord` is not in the mesh.
   Box LocalBox(std::span<const int> coord) const;
@@ -82,19 +82,19 @@ class Layout {
   }
   Dims LocalShape(std::span<const int> coord) const { return LocalBox(coord).Extents(); }
   Dims LocalShape(std::initializer_list<int> coord) const { return LocalBox(coord).Extents(); }
-  /// The extents of coordinate 0, which no rank exceeds in any dim.
+  /// The extents of the box at coordinate 0: the largest of all ranks in every dim.
   Dims MaxLocalShape() const;
 
   /// This layout with axis `axis` changed. A new Shard becomes the innermost split of its dim; the
-  /// other splits keep their order. An axis that already is `placement` keeps its place.
+  /// other splits keep their order. If the axis already has this placement, nothing changes.
   Layout With(int axis, Placement placement) const;
   /// The same placements and split order over another shape of the same number of dims.
   Layout WithShape(const Dims& global_shape) const;
-  /// Every Partial read as Replicate.
+  /// This layout with every Partial replaced by Replicate.
   Layout PartialAsReplicate() const;
 
-  /// "[512,64] [S(0), R] @ [dp=2, tp=4]"; where axes split one dim in an order other than mesh
-  /// order, their position in that order shows: "[S(0)/1, S(0)/0]".
+  /// "[512,64] [S(0), R] @ [dp=2, tp=4]". If axes split the same dim in an order other than mesh
+  /// order, each shows its position in that order: "[S(0)/1, S(0)/0]".
   std::string ToString() const;
   /// "[S(0), R]".
   std::string PlacementsToString() const;
@@ -111,7 +111,7 @@ class Layout {
     MeshShape mesh;
     Placements placements;
     Dims shape;
-    std::vector<AxisList> splits;  // One list a dim.
+    std::vector<AxisList> splits;  // One list per dim.
     bool fully_replicated = true;
     bool has_partial = false;
   };

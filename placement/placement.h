@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one mesh axis does to a tensor.
+// How a tensor is distributed along one mesh axis.
 //
 //   Shard(0)      every rank of the axis holds one chunk of dim 0 (ceil-chunk; trailing chunks may
 //                 be empty)
-//   Replicate()   every rank holds the whole
+//   Replicate()   every rank holds the whole tensor
 //   Partial()     every rank holds a summand; the value is the reduction over the axis
 #ifndef SHARDMESH_PLACEMENT_PLACEMENT_H_
 #define SHARDMESH_PLACEMENT_PLACEMENT_H_
@@ -30,7 +30,7 @@ class Placement {
   constexpr bool IsShard() const { return kind_ == Kind::kShard; }
   constexpr bool IsShard(int dim) const { return IsShard() && dim_ == dim; }
   constexpr bool IsPartial() const { return kind_ == Kind::kPartial; }
-  /// The sharded dim, as given (may be negative until a Layout normalises it). Only for a Shard.
+  /// The sharded dim as given; it may be negative until a Layout normalises it. Only for a Shard.
   constexpr int dim() const { return dim_; }
   /// Only for a Partial.
   constexpr ReduceOp op() const { return op_; }
@@ -57,7 +57,7 @@ class Placement {
   int dim_ = 0;
 };
 
-/// `dim` may be negative: it counts from the last dim and is normalised where the Layout is made.
+/// A negative `dim` counts from the last dim; the Layout normalises it.
 constexpr Placement Shard(int dim) {
   return Placement(Placement::Kind::kShard, ReduceOp::kSum, dim);
 }

@@ -20,9 +20,9 @@ double Seconds(const CostModel& costs, const Move& move) {
   return costs.Seconds(move.kind, move.axes, move.from, move.to);
 }
 
-/// `first` and then `second` as one move over the axes of both. It may be any kind but an
-/// all-to-all: an axis that one of these moves has changed is not changed back by the next of the
-/// same kind.
+/// `first` followed by `second`, of the same kind, as one move over the axes of both. Any kind
+/// except all-to-all: with the others, the second move cannot undo what the first changed on an
+/// axis.
 Move Merged(const Move& first, const Move& second) {
   Move merged{first.kind, first.axes, first.from, second.to};
   merged.axes.insert(merged.axes.end(), second.axes.begin(), second.axes.end());
@@ -47,8 +47,7 @@ std::vector<Move> MergeNeighbours(const std::vector<Move>& moves, const CostMode
   return result;
 }
 
-/// The axes of size one that differ in placement or, as far as can be seen from one axis, in split
-/// order.
+/// The axes of size one that differ in placement or in their own position in the split order.
 AxisList RelabelledAxes(const Layout& source, const Layout& target) {
   AxisList axes;
   for (int axis = 0; axis < source.num_axes(); ++axis) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How one layout becomes another: a sequence of collectives and local moves, with its price.
+// A redistribution plan: the collectives and local moves that turn one layout into another, and
+// their predicted cost.
 //
 //   Plan plan = MakePlan(source, target, {.element_bytes = 4});
 //   std::cout << plan.Explain();
 //
-// A step is a relation between two layouts over a group of axes. Who sends which box to whom
-// follows from the boxes alone (`Transfers`), so an executor needs no knowledge of nesting or
-// unevenness.
+// A step relates two layouts over a group of axes. Who sends which box to whom follows from the
+// boxes alone (`Transfers`), so an executor need not know about nested or uneven splits.
 #ifndef SHARDMESH_PLACEMENT_PLAN_H_
 #define SHARDMESH_PLACEMENT_PLAN_H_
 
@@ -23,9 +23,10 @@
 namespace shardmesh {
 
 enum class StepKind : uint8_t {
-  /// R -> S, local: keep the own box. Also what relabels axes of size one.
+  /// R -> S, local: each rank keeps its own box. Also used to change placements of axes of size
+  /// one.
   kSlice,
-  /// R -> P, local: keep where the coordinate is 0 on all of the step's axes, elsewhere the
+  /// R -> P, local: ranks at coordinate 0 on all of the step's axes keep the value; others take the
   /// identity of the reduction.
   kMakePartial,
   /// S -> R over the step's axes.
@@ -41,30 +42,31 @@ enum class StepKind : uint8_t {
 /// "slice", "make_partial", "all_gather", "all_reduce", "reduce_scatter", "all_to_all".
 std::string_view Name(StepKind kind);
 
-/// One move. Value type. Axes of size one take part in no group; that such an axis changes its
-/// placement may show between `from` and `to` of any step, and concerns no box and no value.
+/// One move. Value type. Axes of size one are in no group; they may change placement in any step
+/// without moving data.
 struct Step {
   StepKind kind;
-  /// In mesh order; the group that communicates. For a local move, the axes that change.
+  /// The axes of the group that communicates, or that change in a local move, in mesh order.
   AxisList axes;
   Layout from;
   Layout to;
-  /// Sent by the rank at coordinate 0 of every axis, over a group of p. Boxes, not padding: `whole`
-  /// is its box before, `own` its own part of it, `chunk` ceil(elements of whole / p).
+  /// Bytes that the rank at coordinate 0 of every axis sends in a group of p, without padding.
+  /// `whole` is the larger of its boxes before and after, `own` the smaller one, `chunk` is
+  /// ceil(elements of whole / p).
   ///
   ///   all-gather      (p - 1) x own
   ///   reduce-scatter  whole - own
   ///   all-reduce      whole - chunk + (p - 1) x chunk
-  ///   all-to-all      what leaves; an upper bound if several members hold the same box
+  ///   all-to-all      the part that leaves; an upper bound if several members hold the same box
   ///   local moves     0
   int64_t bytes_sent = 0;
-  /// Under the cost model.
+  /// Predicted by the cost model.
   double seconds = 0;
 };
 
-/// What moving bytes costs along one axis: seconds = latency * rounds + bytes / bandwidth, with
-/// ceil(log2 p) rounds over a group of p, twice that for an all-reduce; a group of several axes is
-/// as slow as its slowest. Only ratios matter.
+/// The cost of communication along one axis: seconds = latency * rounds + bytes / bandwidth, with
+/// ceil(log2 p) rounds in a group of p, twice that for an all-reduce. A group of several axes has
+/// the link of its slowest axis. Only ratios matter.
 struct LinkCost {
   double latency_seconds = 5e-6;
   double bytes_per_second = 10e9;
@@ -72,7 +74,7 @@ struct LinkCost {
 
 struct PlanOptions {
   int64_t element_bytes = 4;
-  std::vector<LinkCost> links = {};  ///< One an axis; empty: the default for all.
+  std::vector<LinkCost> links = {};  ///< One per axis; empty: the default for all.
   double local_bytes_per_second = 50e9;
 };
 
@@ -90,10 +92,10 @@ struct Plan {
 
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
-/// The cheapest plan found; without steps if source == target. Each axis goes through its placement
-/// in the source, its placement in the target, and Replicate, and through no other. Neighbouring
-/// steps of one kind are one step over all their axes, unless their links differ and that one step
-/// costs more. Axes that become Partial do so from Replicate, in one last local step.
+/// The cheapest plan, without steps if source == target, in which each axis takes no placements
+/// other than that of the source, that of the target, and Replicate. Adjacent steps of the same
+/// kind are merged over all their axes, unless links differ and the merged step costs more. Axes
+/// that become Partial do so from Replicate, in a last local step.
 ///
 /// Cost:   independent of the number of ranks.
 /// Errors: throws Error(kInvalidArgument) naming both layouts if mesh or global shape differ, or if
@@ -108,21 +110,21 @@ struct Transfer {
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
-/// All transfers by which the group of `axes` that contains `coord` turns layout `from` into layout
-/// `to`; neither has a Partial among `axes`. Every target box is covered exactly once. Where
-/// several members hold a box, the target itself is taken if it holds it, else the one with the
-/// lowest position. Sorted by target, then source; none is empty.
+/// The transfers that turn layout `from` into layout `to` in the group of `axes` that contains
+/// `coord`; neither layout is Partial on `axes`. They cover every target box exactly once. If
+/// several members hold a box, the source is the target itself if it is among them, else the member
+/// with the lowest position. Sorted by target, then source; none is empty.
 ///
 /// Errors: throws Error(kInvalidArgument) naming both layouts if their meshes or shapes differ, one
-///         is Partial on an axis of the group, or the group does not hold what the targets need.
+///         is Partial on an axis of the group, or the group does not hold all that targets need.
 std::vector<Transfer> Transfers(const Layout& from, const Layout& to, const AxisList& axes,
                                 std::span<const int> coord);
 
 /// Coordinates of the members of the group of `axes` that contains `coord`, row-major over `axes`
 /// in the order given.
 ///
-/// Errors: throws Error(kInvalidArgument) if `axes` names an axis twice or one that the mesh has
-///         not, or `coord` is not in the mesh.
+/// Errors: throws Error(kInvalidArgument) if `axes` has an axis twice or one that the mesh does not
+///         have, or `coord` is not in the mesh.
 std::vector<Coord> GroupCoords(const MeshShape& mesh, const AxisList& axes,
                                std::span<const int> coord);
 

@@ -49,7 +49,7 @@ class Parser {
       for (const std::string& name :
            std::vector<std::string>(absl::StrSplit(tensor, ' ', absl::SkipEmpty()))) {
         const int factor = name == "." ? Rule::kNotShardable : FactorIndex(name, may_add);
-        // Sharding it would cut two dims of one tensor at once.
+        // Sharding such a factor would shard two dims of one tensor along one axis.
         if (factor != Rule::kNotShardable &&
             std::find(dims.begin(), dims.end(), factor) != dims.end())
           Fail("factor '", name, "' stands twice in one tensor");
@@ -100,7 +100,7 @@ std::string TensorToString(const Rule& rule, const Rule::FactorOfDim& dims) {
   });
 }
 
-// What one mesh axis does to the whole op.
+// The choice for one mesh axis.
 struct Choice {
   enum class Kind { kShard, kLinear, kReplicate };
   Kind kind;
@@ -112,7 +112,7 @@ int DimOf(const Rule::FactorOfDim& dims, int factor) {
   return found == dims.end() ? -1 : static_cast<int>(found - dims.begin());
 }
 
-// The search over one choice a mesh axis.
+// The search over the choices of all mesh axes.
 class Propagator {
  public:
   Propagator(std::string_view op, const Rule& rule, std::span<const Layout> inputs,
@@ -125,7 +125,7 @@ class Propagator {
         mesh_(Validate()) {}
 
   Propagation Run() {
-    // Where every axis has a choice that moves nothing, no other choice can be cheaper.
+    // If every axis has a choice without moves, no other choice is cheaper.
     std::vector<std::vector<Choice>> still(mesh_.num_axes()), all(mesh_.num_axes());
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
       all[axis] = Candidates(axis);
@@ -164,7 +164,7 @@ class Propagator {
     return inputs_[0].mesh();
   }
 
-  // Choices that could be cheapest: those that some operand's present placement speaks for, and
+  // Choices that can be cheapest: those that match the current placement of some operand, and
   // replicate.
   std::vector<Choice> Candidates(int axis) const {
     std::vector<Choice> choices;
@@ -239,8 +239,8 @@ class Propagator {
     }
   }
 
-  // The axes that shard `factor`, outermost first: in the order in which an operand is split
-  // already, if one is split by just these, else in mesh order.
+  // The axes that shard `factor`, outermost first: in the order of an operand that exactly these
+  // axes split, if there is one, else in mesh order.
   std::vector<int> SplitOrder(const std::vector<Choice>& chosen, int factor) const {
     std::vector<int> axes;
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
@@ -299,7 +299,7 @@ class Propagator {
       if (!axes.empty() && !Divides(static_cast<int>(factor), axes)) return;
       order.insert(order.end(), axes.begin(), axes.end());
     }
-    bool sum = false, other = false;  // Different Partial ops cannot stand in one layout.
+    bool sum = false, other = false;  // A layout cannot have different Partial ops.
     for (const Choice& choice : chosen) {
       for (size_t i = 0; i < rule_.outputs.size(); ++i) {
         const Placement placement = OutputPlacement(choice, i);

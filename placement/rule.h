@@ -5,11 +5,11 @@
 //
 //   Rule rule = Rule::Parse("b m k, b k n -> b m n; linear 0; linear 1");
 //
-// says: sharding factor b, m or n shards the operands and results that have it; sharding k, which
-// no result has, makes the result Partial; a Partial first (or second) operand with the other one
-// replicated gives a Partial result.
+// Sharding factor b, m or n shards the operands and results that have it. Sharding k, which no
+// result has, makes the result Partial. `linear 0`: if the first operand is Partial and the second
+// replicated, the result is Partial; `linear 1` is the same for the second operand.
 //
-// Per mesh axis a rule allows these choices:
+// A rule allows these choices for each mesh axis:
 //
 //   | choice          | operands that have / lack it       | results that have / lack it      |
 //   |-----------------|------------------------------------|----------------------------------|
@@ -33,56 +33,56 @@
 
 namespace shardmesh {
 
-/// Value type; build it with Parse, or field by field where ranks vary.
+/// Value type. Parse builds it from text; ops with a variable number of dims fill in the fields.
 struct Rule {
   static constexpr int kNotShardable = -1;
-  /// For each dim the factor that indexes it, or kNotShardable: every rank needs (or makes) the whole
-  /// dim.
+  /// The factor of each dim, or kNotShardable if every rank needs (or produces) the whole dim.
   using FactorOfDim = absl::InlinedVector<int, 6>;
 
   struct Factor {
     std::string name;
-    bool whole = false;  ///< May not be sharded (softmax over it, say).
-    /// Sharding is allowed only where the number of shards divides each of these (heads, reshaped
-    /// dims).
+    bool whole = false;  ///< Must not be sharded (the dim of a softmax, for example).
+    /// The number of shards must divide each of these (heads, reshaped dims).
     absl::InlinedVector<int64_t, 2> must_divide;
   };
 
   std::vector<Factor> factors;
   std::vector<FactorOfDim> inputs;
   std::vector<FactorOfDim> outputs;
-  /// How results combine when a factor that they lack is sharded.
+  /// The reduction that combines results when a factor that they do not have is sharded.
   ReduceOp reduction = ReduceOp::kSum;
-  /// Bit sets of operands in which the op is jointly linear (the other operands fixed).
+  /// Sets of operands, as bits, in which the op is jointly linear while the other operands are
+  /// fixed.
   std::vector<uint32_t> linear;
 
-  /// "operand, operand -> result, result; clause; ...". A tensor is a list of factor names and '.'
-  /// for a whole dim; clauses: `whole f g`, `linear 0 1` (one set a clause), `reduce max`. Errors:
-  /// throws Error(kInvalidArgument) with the text and what is wrong in it.
+  /// "operand, operand -> result, result; clause; ...". A tensor is a list of factor names, with
+  /// '.' for a dim that is not shardable. Clauses: `whole f g`, `linear 0 1` (one set per clause),
+  /// `reduce max`.
+  /// Errors: throws Error(kInvalidArgument) with the text and the part that is wrong.
   static Rule Parse(std::string_view text);
   std::string ToString() const;
 };
 
-/// What an op does under given operand layouts.
+/// The layouts that an op uses for given layouts of its operands.
 struct Propagation {
-  /// What each operand must be moved to; equal to the given layout where it stays.
+  /// The layout that each operand is moved to; the given one if it does not move.
   std::vector<Layout> inputs;
   std::vector<Layout> outputs;
   double seconds = 0;  ///< Predicted cost of the moves.
   bool has_moves = false;
 };
 
-/// Price of turning one layout into another, in seconds; the second argument is the operand's
+/// The cost of turning one layout into another, in seconds. The second argument is the operand's
 /// index.
 using MovePrice = std::function<double(const Layout& from, const Layout& to, int operand)>;
 
-/// The cheapest choice that `rule` allows, a pure function of its arguments. Among choices of one
-/// price the one with more sharded results wins, then the first in the order of the table above.
-/// An axis shards a factor only if some operand that has the factor is not replicated there: an
-/// axis that no operand uses stays unused, even where cutting along it would make a move cheaper.
-/// Where several axes shard one factor, they split in the order in which the first operand that is
-/// split by just these axes is split already, else in mesh order. Mesh axes of size one never cost
-/// a move; results replicate there.
+/// The cheapest choice that `rule` allows: a pure function of the arguments. Equal costs go to the
+/// choice with more sharded results, then to the first in the order of the table above. An axis
+/// shards a factor only if an operand that has the factor is not replicated on it, so an axis that
+/// no operand uses stays unused even if sharding along it would make a move cheaper. Several axes
+/// that shard the same factor split it in the order of the first operand that exactly these axes
+/// split, else in mesh order. Mesh axes of size one never cause a move; results are Replicate on
+/// them.
 /// Errors: throws Error(kInvalidArgument) naming `op` if meshes differ, or numbers of dims do not
 /// fit the rule.
 Propagation Propagate(std::string_view op, const Rule& rule, std::span<const Layout> inputs,

@@ -16,8 +16,8 @@ std::string Describe(const MeshShape& mesh, const AxisList& axes) {
   return absl::StrCat("axes {", absl::StrJoin(axes, ", ", name), "}");
 }
 
-/// The members that are the first to hold their box: within one layout, the boxes of two members
-/// are the same if they differ only along axes that do not shard, and disjoint otherwise.
+/// The first member to hold each distinct box. Boxes of two members in one layout are equal if the
+/// members differ only along axes that do not shard, and disjoint otherwise.
 std::vector<int> FirstHolders(const Layout& from, const AxisList& axes,
                               const std::vector<Coord>& members) {
   std::vector<int> holders;

@@ -11,8 +11,8 @@
 namespace shardmesh::tp {
 
 /// Embedding, head and loss are split over the vocabulary, attention over heads, the MLP over its
-/// inner dim. Moves of tensors of batch x sequence x hidden along the axis, AR being an all-reduce,
-/// AG an all-gather and RS a reduce-scatter:
+/// inner dim. Collectives along the axis on tensors of batch x sequence x hidden (AR: all-reduce,
+/// AG: all-gather, RS: reduce-scatter):
 ///
 ///   |               | forward | backward | sequence-parallel: forward | backward     |
 ///   |---------------|---------|----------|----------------------------|--------------|
@@ -21,9 +21,9 @@ namespace shardmesh::tp {
 ///   | the head      | -       | 1 AR     | 1 AG                       | 1 RS         |
 ///
 /// With sequence parallelism, activations between attention and MLP are sharded over dim 1, and the
-/// gradient of each norm weight needs an all-reduce of its own size. The loss moves a few numbers a
-/// row (dtensor/ops.h). Only heads must divide: the axis size both the attention and the key-value
-/// heads.
+/// gradient of each norm weight needs an all-reduce of its own size. The loss communicates a few
+/// numbers per row (dtensor/ops.h). The axis size must divide both the attention heads and the
+/// key-value heads; no other extent has to be divisible.
 Plan LlamaTpPlan(bool sequence_parallel = false);
 
 }  // namespace shardmesh::tp

@@ -40,7 +40,7 @@ std::vector<Match> FindMatches(nn::Module& module, const Plan& plan) {
   return matches;
 }
 
-/// Where the plan puts parameters, by Parameter::id().
+/// The placements of parameters along the axis, by Parameter::id().
 class Assignment {
  public:
   void Add(const Match& match, const std::vector<Style::Placed>& placed) {
@@ -99,7 +99,7 @@ void Parallelize(nn::Module& module, const DeviceMesh& mesh, std::string_view ax
                                                        Shown(match.target.name), mesh, axis));
   }
 
-  // All is well: from here on things change.
+  // All checks passed; changes begin here.
   for (nn::Parameter& parameter : parameters) {
     const Layout layout = parameter.IsPlaced()
                               ? parameter.layout()

@@ -12,7 +12,7 @@
 namespace shardmesh::tp {
 namespace {
 
-/// Only where it changes something. An output that already lies right needs no anchor.
+/// Redistributes only if the layout changes: such an output needs no anchor for its gradient.
 void MoveOutput(DTensor& output, int axis, Placement placement, const std::string& what) {
   if (placement.IsShard()) {
     placement = Shard(NormalizeDim(placement.dim(), output.num_dims(), what.c_str()));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tensor parallelism does to one module.
+// How tensor parallelism changes one module.
 //
 //   | style              | weight [n, k] | table [v, h] | bias | input          | output          |
 //   |--------------------|---------------|--------------|------|----------------|-----------------|
-//   | Colwise(out)       | S(0)          | S(1)         | S(0) | as it comes    | S(-1), or out   |
-//   | Rowwise(out)       | S(1)          | S(0)         | R    | as it comes    | R, or out       |
+//   | Colwise(out)       | S(0)          | S(1)         | S(0) | unchanged      | S(-1), or out   |
+//   | Rowwise(out)       | S(1)          | S(0)         | R    | unchanged      | R, or out       |
 //   | Sequence()         | R             | R            | R    | moved to S(1)  | S(1)            |
-//   | PrepareInput(in)   | -             | -            | -    | moved to in    | as it comes     |
-//   | PrepareOutput(out) | -             | -            | -    | as it comes    | moved to out    |
+//   | PrepareInput(in)   | -             | -            | -    | moved to in    | unchanged       |
+//   | PrepareOutput(out) | -             | -            | -    | unchanged      | moved to out    |
 #ifndef SHARDMESH_TP_STYLE_H_
 #define SHARDMESH_TP_STYLE_H_
 
@@ -22,22 +22,22 @@
 
 namespace shardmesh::tp {
 
-/// Immutable. Derive from it for a style of your own.
+/// Immutable. Derive from it to define another style.
 class Style {
  public:
-  /// Where one of the module's parameters goes along the axis.
+  /// The placement of one of the module's parameters along the axis.
   struct Placed {
     nn::Parameter parameter;
     Placement placement;
   };
 
   virtual ~Style() = default;
-  /// Where own parameters go; those not named are replicated. Changes nothing. Throws
-  /// Error(kInvalidArgument) naming `name` if the module does not fit. `axis` is the index of the
-  /// tensor-parallel axis in `mesh`.
+  /// The placements of the module's own parameters; those not listed are replicated. Changes
+  /// nothing. `axis` is the index of the tensor-parallel axis in `mesh`.
+  /// Errors: throws Error(kInvalidArgument) naming `name` if the module does not fit.
   virtual std::vector<Placed> PlaceParameters(nn::Module& module, const std::string& name,
                                               const DeviceMesh& mesh, int axis) const;
-  /// Installs hooks; the whole plan has been checked, and parameters are in place.
+  /// Installs hooks. Called after the whole plan has been checked and parameters are placed.
   virtual void Apply(nn::Module& module, const std::string& name, const DeviceMesh& mesh,
                      int axis) const = 0;
   /// "Rowwise(S(1))".
@@ -56,15 +56,16 @@ StylePtr Rowwise(Placement output = Replicate());
 /// Parameters replicated, activations sharded on dim 1 (sequence) at input and output: norms,
 /// dropout.
 StylePtr Sequence();
-/// The (first) input is moved to `input`; in backward its gradient is delivered in the layout that
-/// it came in. Where it is replicated and stays so, this is where the summands of its gradient are
-/// added up: once, for all that the module does with it.
+/// Redistributes the first input to `input`; in backward its gradient gets the layout that the
+/// input had. If the input is replicated and stays so, its gradient is reduced here, once for all
+/// uses inside the module.
 StylePtr PrepareInput(Placement input);
 StylePtr PrepareOutput(Placement output);
 
-/// `x` with `placement` along mesh axis `axis` alone; negative shard dims count from the last. A
-/// differentiable Redistribute, also where the layout stays (dtensor/dtensor.h says what that means
-/// for the gradient). Throws Error(kInvalidArgument) naming `what` if there is no such dim.
+/// `x` with `placement` along mesh axis `axis`, other axes unchanged; negative shard dims count
+/// from the last. A differentiable Redistribute even if the layout does not change
+/// (dtensor/dtensor.h says what that means for the gradient).
+/// Errors: throws Error(kInvalidArgument) naming `what` if there is no such dim.
 DTensor MoveAxis(const DTensor& x, int axis, Placement placement, const std::string& what);
 
 }  // namespace shardmesh::tp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A unit: parameters that are gathered together before use and whose gradients are reduced
-// together; and the tree of units under one root, which knows their order.
+// A unit is a set of parameters that are gathered together and whose gradients are reduced
+// together. The tree of units under one root records the order in which they are used.
 #ifndef SHARDMESH_FSDP_INTERNAL_UNIT_H_
 #define SHARDMESH_FSDP_INTERNAL_UNIT_H_
 
@@ -17,29 +17,29 @@ namespace shardmesh::fsdp::internal {
 
 class Unit;
 
-/// What the units under one root share. Made by the first forward of the root.
+/// State shared by the units under one root. The root's first forward creates it.
 class Tree {
  public:
   explicit Tree(std::vector<Unit*> units) : units_(std::move(units)) {}
 
   const std::vector<Unit*>& units() const { return units_; }
 
-  // Order of use in forward, learned in the first forward; prefetching follows it.
+  // Order of use in forward, recorded in the first forward; prefetching follows it.
   void BeginForward();
   void Visit(Unit* unit);
   void EndForward();
-  /// Null if unknown or none.
+  /// Null if there is none or the order is not known yet.
   Unit* After(const Unit* unit) const;
   Unit* Before(const Unit* unit) const;
 
-  /// Called when backward meets the first unit.
+  /// Called when backward reaches the first unit.
   void BeginBackward(const DeviceMesh& mesh);
   void EndBackward(bool succeeded);
-  /// The one reduction in flight, which is finished before the next is posted: gradients of two
-  /// units at most.
+  /// The only reduction in flight. It is finished before the next is posted, so gradients of at
+  /// most two units exist.
   Unit* reducing = nullptr;
 
-  /// After an exception: nothing stays gathered or in flight.
+  /// After an exception: releases gathered parameters and waits for what is in flight.
   void Recover();
   bool in_forward() const { return in_forward_; }
 
@@ -94,7 +94,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool IsStale() const;
   bool HasFrozen() const;
 
-  // The way of one gradient to the shards, and how far it has come.
+  // Progress of one gradient's reduction.
   struct Reduction {
     UnitParameter* parameter;
     std::vector<Step> steps;

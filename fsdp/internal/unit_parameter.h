@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One parameter of a FullyShard unit: its shard, its gathered form, and the buffer its gradient is
-// summed in.
+// One parameter of a FullyShard unit: its shard, its gathered form, and the buffer that accumulates
+// its gradient.
 #ifndef SHARDMESH_FSDP_INTERNAL_UNIT_PARAMETER_H_
 #define SHARDMESH_FSDP_INTERNAL_UNIT_PARAMETER_H_
 
@@ -25,19 +25,19 @@ class UnitParameter : public GradSink {
   /// gradients reduced in a narrower dtype than they are computed in.
   static void Check(const nn::Parameter& parameter, const DeviceMesh& mesh, int shard_axis,
                     const MixedPrecision& precision);
-  /// What Check accepts. Places the parameter.
+  /// Places the parameter. The arguments have passed Check.
   UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, int shard_axis,
                 const MixedPrecision& precision, StagingStats& staging);
 
   const nn::Parameter& parameter() const { return parameter_; }
 
-  /// Once values exist: makes the gathered leaf (empty) and puts it in place of the parameter in
-  /// forward.
+  /// Called once values exist: creates the gathered leaf, empty, and makes forward use it in place
+  /// of the parameter.
   void Prepare(const std::string& unit_name, std::function<void()> on_grad_complete);
 
   // ---- the gathered parameter -------------------------------------------------------------------
-  /// Allocates the gathered form and returns its part of the unit's all-gather; nothing if nothing
-  /// has to be exchanged.
+  /// Allocates the gathered form and returns its part of the unit's all-gather, or nothing if no
+  /// data has to be exchanged.
   std::optional<AllGatherItem> BeginGather();
   /// After the all-gather.
   void EndGather();
@@ -55,10 +55,10 @@ class UnitParameter : public GradSink {
   const Tensor& gradient() const { return buffer_; }
   const Layout& gradient_layout() const { return buffer_layout_; }
   const Layout& sharded_layout() const { return sharded_; }
-  /// Takes the buffer away.
+  /// Moves the buffer out.
   Tensor TakeGradient();
-  /// The reduced gradient of the shard, kept until Commit: a Backward that fails must leave none
-  /// behind.
+  /// Keeps the reduced gradient of the shard until Commit, because a Backward that fails must not
+  /// leave a gradient behind.
   void SetReduced(Tensor gradient) { reduced_ = std::move(gradient); }
   /// Adds the reduced gradient to the parameter's.
   void Commit();
@@ -76,13 +76,13 @@ class UnitParameter : public GradSink {
   StagingStats& staging_;
   Layout sharded_;
   Layout gathered_;
-  bool exchanges_ = false;  // The shards of several ranks make the gathered form.
+  bool exchanges_ = false;  // Whether the gathered form consists of the shards of several ranks.
   Step gather_step_;
 
   std::string unit_name_;
   std::function<void()> on_grad_complete_;
   DTensor leaf_;
-  Tensor cast_;  // Own shard in the gather dtype, while it is read by peers.
+  Tensor cast_;  // The shard in the gather dtype, while peers read it.
   int64_t gathered_version_ = -1;
 
   Tensor buffer_;

@@ -19,9 +19,9 @@ struct Move {
   PlanState to;
 };
 
-/// Dijkstra's search over the states in which every axis has its placement of `source`, its
-/// placement of `target`, or Replicate, in every split order. It is exact for these moves; `a` is
-/// an axis larger than one, which every new split makes the innermost of its dim:
+/// Dijkstra's search over the states in which every axis has its placement in `source`, its
+/// placement in `target`, or Replicate, in every split order. It is exact for the moves in the
+/// table. `a` is an axis of size greater than one; a new split is the innermost of its dim:
 ///
 ///   | move           | kind           | over                                                     |
 ///   |----------------|----------------|----------------------------------------------------------|
@@ -33,10 +33,10 @@ struct Move {
 ///   | to the target  | all-to-all     | all axes that differ, if none is Partial; an all-gather  |
 ///   |                |                | if all of them become R                                  |
 ///
-/// Axes that become Partial are searched for as Replicate; one local move at the end makes them
-/// Partial. Equal costs go to fewer moves, then to a fixed order: the same arguments give the same
-/// moves on every rank. The search knows sizes alone, no ranks: its time does not depend on how
-/// many there are.
+/// The search treats axes that become Partial as Replicate; a local move at the end makes them
+/// Partial. Equal costs go to fewer moves, then to a fixed order, so the same arguments give the
+/// same moves on every rank. The time does not depend on the number of ranks, as only sizes are
+/// used.
 std::vector<Move> FindMoves(const PlanState& source, const PlanState& target,
                             const CostModel& costs);
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What each mesh axis does to a tensor, without mesh and shape: a node of the planner's search. One
-// byte an axis, so that a search over thousands of them neither allocates nor interns layouts that
-// no plan uses.
+// The placements of a layout without its mesh and shape: a node of the planner's search. It takes
+// one byte per axis, so a search over thousands of states neither allocates nor interns layouts.
 #ifndef SHARDMESH_PLACEMENT_INTERNAL_PLAN_STATE_H_
 #define SHARDMESH_PLACEMENT_INTERNAL_PLAN_STATE_H_
 
@@ -17,13 +16,13 @@
 
 namespace shardmesh::internal {
 
-/// Immutable value type. An axis that shards knows its dim and its depth: how many splits of that
-/// dim lie outside it. Axes of size one are always Replicate here: no box depends on them.
+/// Immutable value type. A sharding axis has a dim and a depth, the number of splits of that dim
+/// outside it. Axes of size one are always Replicate here, as no box depends on them.
 class PlanState {
  public:
   explicit PlanState(const Layout& layout);
 
-  /// The layout of this state: axes of size one replicate.
+  /// The layout of this state, with Replicate on axes of size one.
   Layout ToLayout(const MeshShape& mesh, const Dims& shape) const;
   Placement placement(int axis) const;
 
@@ -36,12 +35,12 @@ class PlanState {
   ReduceOp PartialOp(int axis) const { return static_cast<ReduceOp>(codes_[axis] - kPartial); }
   /// Number of axes that split `dim`.
   int NumSplits(int dim) const;
-  /// True if `axis` shards and no split of its dim lies inside it.
+  /// True if `axis` is the innermost split of a dim.
   bool IsInnermost(int axis) const;
 
   /// `axis` becomes Replicate; the other splits keep their order.
   PlanState WithReplicate(int axis) const;
-  /// `axis` becomes the innermost split of `dim`, whatever it was.
+  /// `axis` becomes the innermost split of `dim`, whatever its placement was.
   PlanState WithShard(int axis, int dim) const;
   /// `axis`, which replicates, becomes Partial.
   PlanState WithPartial(int axis, ReduceOp op) const;
@@ -54,7 +53,7 @@ class PlanState {
 
  private:
   static constexpr int kReplicate = 0;
-  static constexpr int kPartial = 1;  // 1..4, one an op.
+  static constexpr int kPartial = 1;  // 1..4, one per op.
   static constexpr int kShard = 8;    // 8 + dim * kDepths + depth.
   static constexpr int kDepths = 8;
   static_assert(MeshShape::kMaxAxes <= kDepths && kShard + Dims::kMaxRank * kDepths <= 256);
@@ -62,9 +61,9 @@ class PlanState {
   std::array<uint8_t, MeshShape::kMaxAxes> codes_{};
 };
 
-/// The axes along which data must move to turn `from` into `to`, in mesh order: those whose
-/// placement changes, and those that split a dim inside a split that changes (their pieces are cut
-/// from other wholes). The group of these axes holds all that its members need.
+/// The axes along which data moves when `from` becomes `to`, in mesh order: those whose placement
+/// changes, and those that split a dim inside a split that changes, because their pieces are then
+/// parts of other chunks. The group of these axes holds all data that its members need.
 AxisList ChangedAxes(const PlanState& from, const PlanState& to);
 
 }  // namespace shardmesh::internal
