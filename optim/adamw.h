@@ -28,8 +28,8 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
-/// Belongs to one rank. Elementwise, so a shard is updated as the whole would be, without
-/// communication. Moments have the parameter's dtype and are made at its first step.
+/// Belongs to one rank. The update is elementwise, so each rank updates its shard without
+/// communication. Moments have the parameter's dtype and are allocated at its first step.
 class AdamW {
  public:
   /// Errors: throws Error(kInvalidArgument) if a parameter is neither f32 nor f64 (mixed precision
@@ -39,6 +39,12 @@ class AdamW {
 
   /// Applies and clears the gradient of each parameter that has one; the others are left alone, and
   /// their step count does not change.
+  /// keeps f32 parameters and casts what it gathers), appears twice, or an option is out of
+  /// range.
+  AdamW(std::vector<nn::Parameter> parameters, const AdamWOptions& options = {});
+
+  /// Applies and clears the gradient of each parameter that has one. Other parameters, and their
+  /// numbers of steps, do not change.
   /// Local.
   /// Errors: throws Error(kFailedPrecondition) naming the parameter if its values have been moved
   /// to another layout since its first step.
@@ -49,11 +55,11 @@ class AdamW {
   void set_lr(double lr);
   const AdamWOptions& options() const { return options_; }
 
-  /// What is kept beside one parameter.
+  /// The optimizer's state for one parameter.
   struct State {
     int64_t step = 0;  ///< Steps taken.
     Layout layout;     ///< Of the moments.
-    Tensor m, v;       ///< No tensors before the first step.
+    Tensor m, v;       ///< Undefined before the first step.
   };
   /// In the order of the parameters.
   const std::vector<State>& states() const { return states_; }

@@ -16,7 +16,7 @@
 namespace shardmesh::optim {
 namespace {
 
-/// The leaves with gradients that live on one mesh.
+/// The leaves on one mesh that have gradients.
 struct MeshGroup {
   DeviceMesh mesh;
   std::vector<DTensor> leaves;
@@ -56,7 +56,8 @@ AxisList ShardedAxes(const MeshGroup& group) {
   return axes;
 }
 
-/// Whether this rank contributes the gradient to a sum over `axes`: of replicas the first does.
+/// Whether this rank adds the gradient to a sum over `axes`; of several replicas only the first
+/// does.
 bool Counts(const Layout& layout, const AxisList& axes, const Coord& coord) {
   for (int axis : axes) {
     if (!layout.placement(axis).IsShard() && coord[axis] != 0) return false;
@@ -122,8 +123,8 @@ double NormOf(const MeshGroup& group) {
   return largest * std::sqrt(SumOfSquares(group, largest));
 }
 
-/// The leaves whose gradients may not be scaled in place, as that would also write something else:
-/// a gradient may lie in memory with stride 0, or overlap another (y = a + b gives both the same).
+/// The leaves whose gradients must not be scaled in place: a gradient may have strides of 0, or
+/// share memory with another one (y = a + b gives both the same).
 std::vector<DTensor> DeduplicateShared(const std::vector<MeshGroup>& groups) {
   struct Range {
     const char* begin;
@@ -231,6 +232,8 @@ double ClipGradNorm(const std::vector<nn::Parameter>& parameters, double max_nor
   } else {
     Scale(groups, factor);
   }
+  // The comparison is false for a nan, which is then multiplied into the gradients.
+  if (!(factor >= 1)) Scale(groups, factor);
   return norm;
 }
 

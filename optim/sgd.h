@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stochastic gradient descent with momentum (as PyTorch writes it), fused over the local shard:
+// Stochastic gradient descent with momentum (PyTorch's form of it), fused over the local shard:
 //
 //   d = g + weight_decay p
 //   b = d in the first step, momentum b + d later
@@ -22,14 +22,15 @@ struct SgdOptions {
   double weight_decay = 0;
 };
 
-/// Belongs to one rank. Elementwise, so a shard is updated as the whole would be, without
-/// communication. With momentum, a buffer of the parameter's dtype is made at its first step.
+/// Belongs to one rank. The update is elementwise, so each rank updates its shard without
+/// communication. With momentum, a buffer of the parameter's dtype is allocated at its first step.
 class Sgd {
  public:
   /// Errors: as AdamW's.
   Sgd(std::vector<nn::Parameter> parameters, const SgdOptions& options = {});
 
-  /// Applies and clears the gradient of each parameter that has one; the others are left alone.
+  /// Applies and clears the gradient of each parameter that has one; other parameters do not
+  /// change.
   /// Local.
   /// Errors: throws Error(kFailedPrecondition) naming the parameter if its values have been moved
   /// to another layout since its first step.
@@ -39,10 +40,10 @@ class Sgd {
   /// Throws Error(kInvalidArgument) if it is negative or not finite.
   void set_lr(double lr);
 
-  /// What is kept beside one parameter.
+  /// The optimizer's state for one parameter.
   struct State {
     Layout layout;  ///< Of the buffer.
-    Tensor buffer;  ///< No tensor before the first step, or without momentum.
+    Tensor buffer;  ///< Undefined before the first step, or without momentum.
   };
   /// In the order of the parameters.
   const std::vector<State>& states() const { return states_; }

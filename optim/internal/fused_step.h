@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the optimizers share: checks of their arguments, and the operands of a fused kernel.
+// Shared by the optimizers: checks of arguments, and the operands of a fused kernel.
 #ifndef SHARDMESH_OPTIM_INTERNAL_FUSED_STEP_H_
 #define SHARDMESH_OPTIM_INTERNAL_FUSED_STEP_H_
 
@@ -23,8 +23,9 @@ struct Operands {
   Tensor value;     ///< Aliased: written in place.
   Tensor gradient;  ///< Contiguous.
 };
-/// Throws Error(kFailedPrecondition) naming the parameter if `state_layout` (of what the optimizer
-/// keeps; none at first) or the gradient's layout is not that of the values.
+/// Throws Error(kFailedPrecondition) naming the parameter if the gradient's layout or
+/// `state_layout` (that of the optimizer's state; undefined before the first step) is not that of
+/// the values.
 Operands BeginStep(std::string_view optimizer, const nn::Parameter& parameter,
                    const Layout& state_layout);
 void ClearGradient(const nn::Parameter& parameter);
