@@ -42,6 +42,7 @@
 #include "shardmesh/base/reduce_op.h"
 #include "shardmesh/base/type_map.h"
 #include "shardmesh/comm/collective_event.h"
+#include "shardmesh/comm/rank_lifetime.h"
 #include "shardmesh/comm/work.h"
 #include "shardmesh/tensor/tensor.h"
 
@@ -91,6 +92,8 @@ class Communicator {
   /// Per-rank objects of the layers above.
   virtual TypeMap& locals() const = 0;
   virtual absl::Duration timeout() const = 0;
+  /// Tells whether the rank still runs. Handles that may outlive the rank share it.
+  virtual const std::shared_ptr<RankLifetime>& lifetime() const = 0;
 
   // Collectives: all members must call, in the same order. A batch is one collective. `op` names
   // the caller in traces and errors. Errors: throws Error(kInvalidArgument) for operands that do

@@ -54,12 +54,14 @@ void RunRank(const std::shared_ptr<World>& world, const std::shared_ptr<Group>& 
              const std::shared_ptr<RankState>& state, absl::FunctionRef<void(Communicator&)> fn) {
   const auto fail = [&] { world->Fail(rank, StatusOf(std::current_exception())); };
   try {
+    state->lifetime = std::make_shared<RankLifetime>(rank);
     InprocessCommunicator communicator(world, everyone, rank, state);
     try {
       fn(communicator);
     } catch (...) {
       fail();
     }
+    state->lifetime->End();
     state->locals = TypeMap();  // They may refer to the communicator.
   } catch (...) {
     fail();

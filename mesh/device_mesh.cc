@@ -88,15 +88,18 @@ void CheckRanks(const Communicator& world, const MeshShape& shape, std::span<con
 
 /// State shared by all meshes derived from one Create.
 struct DeviceMesh::Root {
-  explicit Root(Communicator& world) : world(world) {}
+  explicit Root(Communicator& world)
+      : world(world), context(world.context()), lifetime(world.lifetime()) {}
 
   // The group of `groups` that contains this rank. `groups` is the same list on all ranks. The
   // first call for a list is collective over the ranks of Create; later ones find it in the cache,
   // on every rank alike.
   Communicator& GroupAmong(std::vector<std::vector<int>> groups, const std::string& name);
 
-  Communicator& world;
-  Communicator* whole = nullptr;  // All ranks of Create; null on other ranks.
+  Communicator& world;        // Until the rank ends.
+  ExecutionContext& context;  // The same.
+  const std::shared_ptr<const RankLifetime> lifetime;
+  Communicator* whole = nullptr;  // All ranks of Create; null on ranks outside.
   std::map<std::pair<std::vector<std::vector<int>>, std::string>, std::unique_ptr<Communicator>>
       groups;
 };
@@ -198,23 +201,55 @@ DeviceMesh DeviceMesh::Create(Communicator& world, const MeshShape& shape,
   return DeviceMesh(data);
 }
 
-const MeshShape& DeviceMesh::shape() const { return data_->shape; }
-bool DeviceMesh::IsMember() const { return data_->is_member; }
-const std::vector<int>& DeviceMesh::ranks() const { return data_->ranks; }
+const MeshShape& DeviceMesh::shape() const { return AnyData().shape; }
+bool DeviceMesh::IsMember() const { return AnyData().is_member; }
+const std::vector<int>& DeviceMesh::ranks() const { return AnyData().ranks; }
 const Coord& DeviceMesh::coord() const { return MemberData().coord; }
-ExecutionContext& DeviceMesh::context() const { return data_->root->world.context(); }
-TypeMap& DeviceMesh::locals() const { return data_->root->world.locals(); }
+
+ExecutionContext& DeviceMesh::context() const {
+  const Root& root = *AnyData().root;
+  if (root.lifetime->ended()) ThrowNotUsable("DeviceMesh::context");
+  return root.context;
+}
+
+TypeMap& DeviceMesh::locals() const {
+  CheckUsable("DeviceMesh::locals");
+  return data_->root->world.locals();
+}
+
+bool DeviceMesh::IsUsableHere() const {
+  return data_ != nullptr && data_->root->lifetime->IsUsableHere();
+}
+
+void DeviceMesh::ThrowNotUsable(std::string_view op) const {
+  const std::string caller(op);
+  const RankLifetime& lifetime = *AnyData().root->lifetime;
+  if (lifetime.ended()) {
+    Throw(absl::StatusCode::kFailedPrecondition, caller, ": mesh ", ToString(), " belongs to rank ",
+          lifetime.world_rank(), " of a RunRanks whose ranks have returned");
+  }
+  Throw(absl::StatusCode::kFailedPrecondition, caller, ": mesh ", ToString(), " belongs to rank ",
+        lifetime.world_rank(), " and was used on a thread that is not this rank's");
+}
+
+const DeviceMesh::Data& DeviceMesh::AnyData() const {
+  if (data_ == nullptr)
+    ThrowInvalid("a DeviceMesh that is no mesh was used; make one by DeviceMesh::Create");
+  return *data_;
+}
 
 const DeviceMesh::Data& DeviceMesh::MemberData() const {
-  if (!data_->is_member) {
-    ThrowInvalid("rank ", data_->root->world.world_rank(), " is not in the mesh ",
-                 data_->shape.ToString(), " of ranks ", RankList(data_->ranks));
+  const Data& data = AnyData();
+  if (!data.is_member) {
+    ThrowInvalid("rank ", data.root->lifetime->world_rank(), " is not in the mesh ",
+                 data.shape.ToString(), " of ranks ", RankList(data.ranks));
   }
-  return *data_;
+  return data;
 }
 
 DeviceMesh DeviceMesh::Slice(const std::vector<std::string>& axes) const {
   const Data& data = MemberData();
+  CheckUsable("DeviceMesh::Slice");
   if (const auto found = data.slices.find(axes); found != data.slices.end()) return found->second;
   if (axes.empty())
     ThrowInvalid("a slice of mesh ", data.shape.ToString(), " needs at least one axis");
@@ -234,6 +269,7 @@ DeviceMesh DeviceMesh::Slice(const std::vector<std::string>& axes) const {
 }
 
 DeviceMesh DeviceMesh::Flatten(const std::vector<std::string>& axes, std::string_view name) const {
+  CheckUsable("DeviceMesh::Flatten");
   const Data& data = *data_;
   if (axes.empty())
     ThrowInvalid("Flatten on mesh ", data.shape.ToString(), " needs at least one axis");
@@ -293,6 +329,7 @@ DeviceMesh DeviceMesh::Flatten(const std::vector<std::string>& axes, std::string
 }
 
 DeviceMesh DeviceMesh::Unflatten(std::string_view axis, const std::vector<MeshAxis>& parts) const {
+  CheckUsable("DeviceMesh::Unflatten");
   const Data& data = *data_;
   const int index = data.shape.Index(axis);
   const MeshShape part_shape{std::vector<MeshAxis>(parts)};  // Checks names and sizes.
@@ -335,6 +372,7 @@ DeviceMesh DeviceMesh::Unflatten(std::string_view axis, const std::vector<MeshAx
 
 Communicator& DeviceMesh::Group(int axis) const {
   const Data& data = MemberData();
+  CheckUsable("DeviceMesh::Group");
   if (axis < 0 || axis >= data.shape.num_axes()) {
     ThrowInvalid("mesh ", data.shape.ToString(), " has no axis number ", axis);
   }
@@ -343,6 +381,7 @@ Communicator& DeviceMesh::Group(int axis) const {
 
 Communicator& DeviceMesh::Group(std::span<const int> axes) const {
   const Data& data = MemberData();
+  CheckUsable("DeviceMesh::Group");
   std::vector<int> sorted(axes.begin(), axes.end());
   std::sort(sorted.begin(), sorted.end());
   if (const auto found = data.merged_groups.find(sorted); found != data.merged_groups.end())

@@ -21,9 +21,10 @@
 
 namespace shardmesh {
 
-/// An immutable shared handle that belongs to one rank. Equality: same shape, same ranks. The world
-/// communicator must outlive it. All errors throw Error(kInvalidArgument) naming the mesh and the
-/// argument that does not fit it.
+/// An immutable shared handle that belongs to one rank. Equality: same shape, same ranks. All
+/// errors throw Error(kInvalidArgument) naming the mesh and what does not fit it; communicators,
+/// context and locals throw Error(kFailedPrecondition) after the rank has ended or on another
+/// thread.
 class DeviceMesh {
  public:
   /// An undefined mesh: only operator bool and assignment are allowed.
@@ -73,6 +74,14 @@ class DeviceMesh {
   ExecutionContext& context() const;
   TypeMap& locals() const;
 
+  /// Whether this is the thread of the mesh's rank, and the rank has not ended.
+  bool IsUsableHere() const;
+  /// Errors: throws Error(kInvalidArgument) naming `op` if this is no mesh,
+  /// Error(kFailedPrecondition) naming op, mesh and rank unless IsUsableHere().
+  void CheckUsable(std::string_view op) const {
+    if (!IsUsableHere()) ThrowNotUsable(op);
+  }
+
   std::string ToString() const { return shape().ToString(); }
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b);
 
@@ -80,7 +89,9 @@ class DeviceMesh {
   struct Root;
   struct Data;
   explicit DeviceMesh(std::shared_ptr<Data> data) : data_(std::move(data)) {}
+  const Data& AnyData() const;
   const Data& MemberData() const;
+  [[noreturn]] void ThrowNotUsable(std::string_view op) const;
 
   std::shared_ptr<Data> data_;
 };

@@ -2,6 +2,7 @@
 #include "shardmesh/mesh/device_mesh.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "gmock/gmock.h"
@@ -32,6 +33,7 @@ class CountingCommunicator final : public Communicator {
   ExecutionContext& context() const override { return inner_.context(); }
   TypeMap& locals() const override { return inner_.locals(); }
   absl::Duration timeout() const override { return inner_.timeout(); }
+  const std::shared_ptr<RankLifetime>& lifetime() const override { return inner_.lifetime(); }
   void Fail(const absl::Status& cause) override { inner_.Fail(cause); }
   std::unique_ptr<Communicator> Split(int color, int key, std::string name) override {
     ++*splits_;
@@ -86,9 +88,10 @@ void ExpectGroup(Communicator& group, const Groups& groups, const std::string& w
   EXPECT_EQ(x.ToVector<int64_t>()[0], expected) << what;
 }
 
-std::string MessageOf(absl::FunctionRef<void()> fn) {
+std::string MessageOf(absl::FunctionRef<void()> fn,
+                      absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
   const absl::Status status = Catch(fn);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.code(), code);
   return std::string(status.message());
 }
 
@@ -385,6 +388,36 @@ TEST(DeviceMesh, TimeOutOfTheWorldHoldsInEveryGroup) {
                },
                {.timeout = absl::Seconds(17)}),
       absl::OkStatus());
+}
+
+TEST(DeviceMesh, IsAnErrorAfterItsRanksHaveReturned) {
+  std::vector<DeviceMesh> kept(2);
+  OnRanks(2, [&](Communicator& world) {
+    kept[world.rank()] = DeviceMesh::Create(world, {{"dp", 2}});
+  });
+  const DeviceMesh& mesh = kept[1];
+  EXPECT_EQ(mesh.ToString(), "[dp=2]");
+  EXPECT_EQ(mesh.coord(), (Coord{1}));
+  const auto expect_gone = [&](const std::function<void()>& use) {
+    const std::string message = MessageOf(use, absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(message, HasSubstr("mesh [dp=2] belongs to rank 1 of a RunRanks"));
+    EXPECT_THAT(message, HasSubstr("have returned"));
+  };
+  expect_gone([&] { mesh.context(); });
+  expect_gone([&] { mesh.locals(); });
+  expect_gone([&] { mesh.Group(0); });
+  expect_gone([&] { mesh.WorldGroup(); });
+  expect_gone([&] { mesh["dp"]; });
+  expect_gone([&] { mesh.Unflatten("dp", {{"a", 2}, {"b", 1}}); });
+}
+
+TEST(DeviceMesh, ThatIsNoMeshNamesHowToMakeOne) {
+  const DeviceMesh none;
+  for (const std::function<void()>& use : std::vector<std::function<void()>>{
+           [&] { none.shape(); }, [&] { none.coord(); }, [&] { none.context(); },
+           [&] { none.locals(); }, [&] { none.WorldGroup(); }, [&] { none["dp"]; }}) {
+    EXPECT_THAT(MessageOf(use), HasSubstr("no mesh was used; make one by DeviceMesh::Create"));
+  }
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ struct RankState {
 
   ExecutionContext context;
   TypeMap locals;
-  bool synchronous = false;  ///< RunOptions::synchronous.
+  bool synchronous = false;                ///< RunOptions::synchronous.
+  std::shared_ptr<RankLifetime> lifetime;  ///< Set on the thread of the rank.
 };
 
 class InprocessCommunicator final : public Communicator {
@@ -34,6 +35,7 @@ class InprocessCommunicator final : public Communicator {
   ExecutionContext& context() const override { return state_->context; }
   TypeMap& locals() const override { return state_->locals; }
   absl::Duration timeout() const override { return world_->timeout(); }
+  const std::shared_ptr<RankLifetime>& lifetime() const override { return state_->lifetime; }
   std::unique_ptr<Communicator> Split(int color, int key, std::string name) override;
   void Fail(const absl::Status& cause) override { world_->Fail(world_rank(), cause); }
 
