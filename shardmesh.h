@@ -23,6 +23,7 @@
 #include "shardmesh/dtensor/dtensor.h"
 #include "shardmesh/dtensor/gradients.h"
 #include "shardmesh/dtensor/ops.h"
+#include "shardmesh/dtensor/partial_precision.h"
 #include "shardmesh/fsdp/fully_shard.h"
 #include "shardmesh/mesh/device_mesh.h"
 #include "shardmesh/mesh/mesh_shape.h"

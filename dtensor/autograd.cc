@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -21,29 +23,50 @@ using internal::Leaf;
 // ---- nodes --------------------------------------------------------------------------------------
 
 Node::~Node() {
-  // A chain of a million ops would overflow the stack if each node destroyed the next.
-  std::vector<std::shared_ptr<Node>> doomed;
-  const auto take = [&](Edges& edges) {
-    for (Edge& edge : edges) {
-      if (edge.node != nullptr && edge.node.use_count() == 1)
-        doomed.push_back(std::move(edge.node));
-    }
-  };
-  take(edges_);
-  while (!doomed.empty()) {
-    const std::shared_ptr<Node> node = std::move(doomed.back());
-    doomed.pop_back();
-    node->Release();
-    take(node->edges_);
+  for (Edge& edge : edges_) {
+    if (edge.node != nullptr) internal::Drop(std::move(edge.node));
+  }
+}
+
+void Node::Connect(const std::shared_ptr<Node>& self, std::span<const DTensor* const> operands,
+                   std::initializer_list<DTensor*> results) {
+  for (const DTensor* operand : operands) edges_.push_back(internal::EdgeTo(*operand));
+  for (DTensor* result : results) {
+    DTensorImpl& impl = *result->impl();
+    partial_precision = impl.runtime->partial_precision;
+    impl.grad_fn = self;
+    impl.output = static_cast<int>(outputs_.size());
+    impl.requires_grad = true;
+    outputs_.push_back({impl.layout, result->dtype()});
   }
 }
 
 namespace internal {
 
+namespace {
+// While a node is being destroyed on this thread: the nodes to destroy after it.
+using Doomed = absl::InlinedVector<std::shared_ptr<Node>, 8>;
+thread_local Doomed* doomed_nodes = nullptr;
+}  // namespace
+
+void Drop(std::shared_ptr<Node> node) {
+  if (doomed_nodes != nullptr) {
+    doomed_nodes->push_back(std::move(node));
+    return;
+  }
+  Doomed doomed;
+  doomed.push_back(std::move(node));
+  doomed_nodes = &doomed;
+  while (!doomed.empty()) {
+    const std::shared_ptr<Node> next = std::move(doomed.back());
+    doomed.pop_back();
+  }
+  doomed_nodes = nullptr;
+}
+
 const std::shared_ptr<Leaf>& LeafOf(const std::shared_ptr<DTensorImpl>& impl) {
   if (impl->leaf == nullptr) {
-    impl->leaf = std::make_shared<Leaf>();
-    impl->leaf->tensor = impl;
+    impl->leaf = std::make_shared<Leaf>(impl, impl->layout, impl->dtype);
   }
   return impl->leaf;
 }
@@ -63,13 +86,53 @@ namespace {
 
 constexpr Op kAccumulate{"accumulate_grad"};
 
-DTensor RunHook(const std::function<DTensor(const DTensor&)>& hook, const DTensor& grad) {
+// The hook may write its argument, and keep what it returns: neither shares memory with another
+// gradient.
+DTensor RunHook(const std::function<DTensor(const DTensor&)>& hook, DTensor given) {
+  DTensor grad = internal::SoleOwner(std::move(given));
   DTensor result = hook(grad);
   if (!result || !(result.shape() == grad.shape()) || result.dtype() != grad.dtype()) {
     ThrowInvalid("a gradient hook returned ", result.ToString(), " for ", grad.ToString());
   }
   internal::CheckTogether("gradient hook", grad, result);
-  return result;
+  grad = DTensor();
+  return internal::SoleOwner(std::move(result));
+}
+
+// Notices that a backward formula wrote a gradient that it was given.
+class UnwrittenCheck {
+ public:
+  explicit UnwrittenCheck(std::span<const DTensor> grads) : grads_(grads) {
+    for (const DTensor& grad : grads) versions_.push_back(VersionOf(grad));
+  }
+  // Throws Error(kFailedPrecondition) if backward of `op` wrote one of the gradients it was given:
+  // other operands may have been given the same.
+  void Check(const char* op) const {
+    for (size_t i = 0; i < grads_.size(); ++i) {
+      if (VersionOf(grads_[i]) == versions_[i]) continue;
+      Throw(absl::StatusCode::kFailedPrecondition, "backward of ", op, " wrote the gradient ",
+            grads_[i].ToString(), " of its result ", i,
+            " in place; other values may share it, so make a new tensor");
+    }
+  }
+
+ private:
+  static int64_t VersionOf(const DTensor& grad) {
+    return grad ? grad.local().storage()->version() : 0;
+  }
+  std::span<const DTensor> grads_;
+  absl::InlinedVector<int64_t, 2> versions_;
+};
+
+// Throws unless `grad`, which backward of `op` set for its operand `i`, fits the operand's global
+// shape and dtype, and the mesh of `of_result`.
+void CheckGradient(const char* op, size_t i, const DTensor& grad, const DTensor& of_result,
+                   const Layout& layout, DType dtype) {
+  if (!(grad.shape() == layout.global_shape()) || grad.dtype() != dtype) {
+    ThrowInvalid("backward of ", op, ": the gradient of operand ", i, " is ", grad.ToString(),
+                 ", expected ", std::string(Name(dtype)), layout.global_shape().ToString());
+  }
+  internal::CheckTogether(op, of_result, grad);
 }
 
 // One run of Backward.
@@ -80,12 +143,14 @@ class Engine {
   void Run(const DTensor& root, const DTensor& grad) {
     if (root.IsLeaf()) {
       const Edge edge = internal::EdgeTo(root);
-      leaves_[edge.leaf.get()].awaited = 1;
+      ++StateOf(edge.leaf).awaited;
       Pass(edge, grad, /*delivered=*/false);
     } else {
       Differentiate(root, grad);
     }
-    for (auto& [leaf, state] : leaves_) Commit(*leaf, state);
+    // Only after everything has succeeded: a Backward that throws leaves no gradient behind.
+    for (LeafState& state : leaves_) Allocate(state);
+    for (LeafState& state : leaves_) Commit(state);
   }
 
  private:
@@ -93,9 +158,17 @@ class Engine {
     absl::InlinedVector<DTensor, 2> grads;
   };
   struct LeafState {
+    std::shared_ptr<Leaf> leaf;
     int awaited = 0;  // Uses that have not delivered yet.
     DTensor grad;
   };
+
+  // In the order in which leaves are met, which all ranks share.
+  LeafState& StateOf(const std::shared_ptr<Leaf>& leaf) {
+    const auto [entry, is_new] = leaf_index_.try_emplace(leaf.get(), leaves_.size());
+    if (is_new) leaves_.push_back({leaf, 0, {}});
+    return leaves_[entry->second];
+  }
 
   void Differentiate(const DTensor& root, const DTensor& grad) {
     Collect(root.impl()->grad_fn);
@@ -123,7 +196,7 @@ class Engine {
       stack.pop_back();
       order_.push_back(node);
       for (const Edge& edge : node->edges()) {
-        if (edge.leaf != nullptr) ++leaves_[edge.leaf.get()].awaited;
+        if (edge.leaf != nullptr) ++StateOf(edge.leaf).awaited;
         if (edge.node == nullptr) continue;
         const auto [entry, is_new] = nodes_.try_emplace(edge.node.get());
         if (!is_new) continue;
@@ -135,98 +208,117 @@ class Engine {
 
   void Visit(Node& node) {
     NodeState state = std::move(nodes_[&node]);
+    runtime_.partial_precision = node.partial_precision;
     for (const Node::Hook& hook : node.hooks) {
-      if (state.grads[hook.output])
-        state.grads[hook.output] = RunHook(hook.function, state.grads[hook.output]);
+      DTensor& grad = state.grads[hook.output];
+      if (grad) grad = RunHook(hook.function, std::move(grad));
     }
-    Gradients out(node);
-    const bool any = std::any_of(state.grads.begin(), state.grads.end(),
-                                 [](const DTensor& g) { return bool(g); });
-    if (any) node.Backward(state.grads, out);
+    Gradients out(node, runtime_);
+    const auto of_result = std::find_if(state.grads.begin(), state.grads.end(),
+                                        [](const DTensor& g) { return bool(g); });
+    if (of_result != state.grads.end()) {
+      const UnwrittenCheck unwritten(state.grads);
+      node.Backward(state.grads, out);
+      unwritten.Check(node.name());
+      CheckGradients(node, out, *of_result);
+    }
     node.used = true;
     node.Release();
     state.grads.clear();
     // Where a value was used twice, edges are met in order: sums are alike on all ranks.
     for (size_t i = 0; i < node.edges().size(); ++i)
-      Pass(node.edges()[i], out.value(i), out.delivered(i));
+      Pass(node.edges()[i], out.Take(static_cast<int>(i)), out.delivered(static_cast<int>(i)));
     node.edges().clear();
   }
 
-  void Pass(const Edge& edge, const DTensor& grad, bool delivered) {
+  static void CheckGradients(Node& node, const Gradients& out, const DTensor& of_result) {
+    for (size_t i = 0; i < node.edges().size(); ++i) {
+      const Edge& edge = node.edges()[i];
+      const DTensor& grad = out.value(static_cast<int>(i));
+      if (!grad || !edge) continue;
+      if (edge.node != nullptr) {
+        const Node::Output& output = edge.node->outputs()[edge.output];
+        CheckGradient(node.name(), i, grad, of_result, output.layout, output.dtype);
+      } else {
+        CheckGradient(node.name(), i, grad, of_result, edge.leaf->layout, edge.leaf->dtype);
+      }
+    }
+  }
+
+  void Pass(const Edge& edge, DTensor grad, bool delivered) {
     if (edge.node != nullptr && grad) {
-      AddTo(nodes_[edge.node.get()].grads[edge.output], grad);
+      AddTo(nodes_[edge.node.get()].grads[edge.output], std::move(grad));
     } else if (edge.leaf != nullptr) {
-      LeafState& state = leaves_[edge.leaf.get()];
-      if (grad && !delivered) Deliver(*edge.leaf, state, grad);
+      LeafState& state = StateOf(edge.leaf);
+      if (grad && !delivered) Deliver(*edge.leaf, state, std::move(grad));
       if (--state.awaited == 0) Complete(*edge.leaf, state);
     }
   }
 
-  static void AddTo(DTensor& sum, const DTensor& grad) { sum = sum ? Add(sum, grad) : grad; }
+  static void AddTo(DTensor& sum, DTensor grad) { sum = sum ? Add(sum, grad) : std::move(grad); }
 
-  void Deliver(Leaf& leaf, LeafState& state, const DTensor& grad) {
+  void Deliver(Leaf& leaf, LeafState& state, DTensor grad) {
     if (leaf.sink != nullptr && leaf.hooks.empty()) {
       IntoSink(*leaf.sink, grad);
     } else {
-      AddTo(state.grad, grad);
+      AddTo(state.grad, std::move(grad));
     }
   }
 
   void IntoSink(GradSink& sink, const DTensor& grad) {
-    Layout layout = grad.layout();
-    Tensor local = grad.local();
-    if (!sink.Accepts(layout)) {
-      local =
-          internal::Move(runtime_, mesh_, local, layout, sink.PreferredLayout(), kAccumulate.name);
-      layout = sink.PreferredLayout();
-    }
-    GradSink::Target target = sink.Open(layout);
+    const DTensor moved = sink.Accepts(grad.layout())
+                              ? grad
+                              : internal::MoveTo(grad, sink.PreferredLayout(), kAccumulate.name);
+    GradSink::Target target = sink.Open(moved.layout());
     if (target.accumulate) {
-      ops::Accumulate(mesh_.context(), local, target.buffer);
+      ops::Accumulate(mesh_.context(), moved.local(), target.buffer);
     } else {
-      ops::Copy(mesh_.context(), local, target.buffer);
+      ops::Copy(mesh_.context(), moved.local(), target.buffer);
     }
     sink.CountStaging(target.buffer.Bytes());
   }
 
   void Complete(Leaf& leaf, LeafState& state) {
     if (state.grad) {
-      for (const auto& hook : leaf.hooks) state.grad = RunHook(hook, state.grad);
+      if (leaf.sink == nullptr) {
+        // In the leaf's layout, whatever the formulas found cheapest.
+        state.grad =
+            internal::MoveTo(state.grad, leaf.layout.PartialAsReplicate(), kAccumulate.name);
+      }
+      runtime_.partial_precision = PartialPrecision::kAccumulator;
+      for (const auto& hook : leaf.hooks) state.grad = RunHook(hook, std::move(state.grad));
       if (leaf.sink != nullptr) {
         IntoSink(*leaf.sink, state.grad);
         state.grad = DTensor();
-      } else if (const auto tensor = leaf.tensor.lock()) {
-        // In the leaf's layout, whatever the formulas found cheapest.
-        const Layout layout = tensor->layout.PartialAsReplicate();
-        state.grad = DTensor(mesh_, layout,
-                             internal::Move(runtime_, mesh_, state.grad.local(),
-                                            state.grad.layout(), layout, kAccumulate.name));
       }
     }
     if (leaf.on_complete) leaf.on_complete();
   }
 
-  // Only after everything has succeeded: a Backward that throws leaves no gradient behind.
-  void Commit(Leaf& leaf, LeafState& state) {
-    const auto tensor = leaf.tensor.lock();
+  // What Commit needs. Sums go into the gradient that exists; a first gradient becomes a tensor of
+  // its own, as it may share memory with another value's and the user may scale it in place.
+  static void Allocate(LeafState& state) {
+    const auto tensor = state.leaf->tensor.lock();
+    if (tensor != nullptr && state.grad && !tensor->grad)
+      state.grad = internal::CopyOfGradient(state.grad);
+  }
+
+  void Commit(LeafState& state) {
+    const auto tensor = state.leaf->tensor.lock();
     if (tensor == nullptr || !state.grad) return;
     if (tensor->grad) {
       Tensor sum = tensor->grad.local();
       ops::BinaryInto(mesh_.context(), BinaryOp::kAdd, sum, state.grad.local());
-      return;
+    } else {
+      tensor->grad = std::move(state.grad);
     }
-    // A copy: the gradient may share memory with another value's, and the user may scale it in
-    // place.
-    Tensor copy = Tensor::Empty(mesh_.context(), state.grad.local().shape(), state.grad.dtype(),
-                                MemoryCategory::kGradients);
-    ops::Copy(mesh_.context(), state.grad.local(), copy);
-    tensor->grad = DTensor(mesh_, state.grad.layout(), std::move(copy));
   }
 
   Runtime& runtime_;
   DeviceMesh mesh_;
   absl::flat_hash_map<Node*, NodeState> nodes_;
-  absl::flat_hash_map<Leaf*, LeafState> leaves_;
+  std::vector<LeafState> leaves_;
+  absl::flat_hash_map<Leaf*, size_t> leaf_index_;
   std::vector<std::shared_ptr<Node>> order_;
 };
 
@@ -234,7 +326,9 @@ class Engine {
 class BackwardScope {
  public:
   explicit BackwardScope(Runtime& runtime)
-      : runtime_(runtime), grad_enabled_(runtime.grad_enabled) {
+      : runtime_(runtime),
+        grad_enabled_(runtime.grad_enabled),
+        partial_precision_(runtime.partial_precision) {
     if (runtime.in_backward) {
       Throw(absl::StatusCode::kFailedPrecondition, "Backward was called within a Backward");
     }
@@ -246,6 +340,7 @@ class BackwardScope {
     Finish(/*succeeded=*/false);  // Nothing is left to call after Succeed().
     runtime_.in_backward = false;
     runtime_.grad_enabled = grad_enabled_;
+    runtime_.partial_precision = partial_precision_;
   }
 
  private:
@@ -268,12 +363,13 @@ class BackwardScope {
 
   Runtime& runtime_;
   bool grad_enabled_;
+  PartialPrecision partial_precision_;
 };
 
 }  // namespace
 
 void Backward(const DTensor& loss) {
-  if (!loss) ThrowInvalid("Backward: no tensor");
+  internal::CheckUsable("Backward", loss);
   if (loss.NumElements() != 1) {
     ThrowInvalid("Backward: expected a tensor with one element, got ", loss.ToString(),
                  "; pass its gradient");
@@ -284,7 +380,8 @@ void Backward(const DTensor& loss) {
 }
 
 void Backward(const DTensor& root, const DTensor& grad) {
-  if (!root || !grad) ThrowInvalid("Backward: no tensor");
+  internal::CheckUsable("Backward", root);
+  internal::CheckUsable("Backward", grad);
   if (!(grad.shape() == root.shape()) || grad.dtype() != root.dtype()) {
     ThrowInvalid("Backward: gradient ", grad.ToString(), " does not fit ", root.ToString());
   }
@@ -307,6 +404,7 @@ NoGrad::NoGrad(const DeviceMesh& mesh)
 NoGrad::~NoGrad() { runtime_.grad_enabled = before_; }
 
 void SetGradSink(const DTensor& leaf, GradSink* sink, std::function<void()> on_complete) {
+  internal::CheckUsable("SetGradSink", leaf);
   if (!leaf.IsLeaf())
     ThrowInvalid("SetGradSink: ", leaf.ToString(), " is the result of an op, not a leaf");
   const std::shared_ptr<Leaf>& record = internal::LeafOf(leaf.impl());
@@ -315,24 +413,26 @@ void SetGradSink(const DTensor& leaf, GradSink* sink, std::function<void()> on_c
 }
 
 DTensor WithBackwardCallback(const DTensor& x, std::function<void()> before_backward) {
+  internal::CheckUsable("WithBackwardCallback", x);
+  if (before_backward == nullptr) ThrowInvalid("WithBackwardCallback: the callback is empty");
   if (!x.RequiresGrad() || !x.impl()->runtime->grad_enabled) return x;
   Runtime& runtime = *x.impl()->runtime;
   DTensor y(x.mesh(), x.layout(), x.local());
-  auto backward = [callback = std::move(before_backward)](std::span<const DTensor> grads,
-                                                          Gradients& out) {
-    callback();
-    out.Set(0, grads[0]);
-  };
-  auto node = std::make_shared<internal::FunctionNode<decltype(backward)>>(
-      runtime.NextSequence(), "backward_callback", 1, std::move(backward));
-  node->edges().push_back(internal::EdgeTo(x));
-  y.impl()->grad_fn = std::move(node);
-  y.impl()->requires_grad = true;
+  const DTensor* operands[] = {&x};
+  internal::RecordNode(
+      runtime.NextSequence(), "backward_callback", operands, {&y},
+      [callback = std::move(before_backward)](std::span<const DTensor> grads, Gradients& out) {
+        callback();
+        out.Set(0, grads[0]);
+      });
+  y.impl()->dtype = x.impl()->dtype;
   y.impl()->may_write = x.impl()->may_write;
+  y.impl()->order = x.impl()->order;
   return y;
 }
 
 void AtEndOfBackward(const DeviceMesh& mesh, std::function<void(bool succeeded)> callback) {
+  if (callback == nullptr) ThrowInvalid("AtEndOfBackward: the callback is empty");
   Runtime& runtime = Runtime::Of(mesh);
   if (!runtime.in_backward) {
     Throw(absl::StatusCode::kFailedPrecondition, "AtEndOfBackward: no Backward is running");

@@ -53,7 +53,7 @@ class CommTrace : public CollectiveObserver {
   /// axis -> kind -> total.
   std::map<std::string, std::map<std::string, Total>> ByAxis() const;
   const std::vector<Event>& events() const { return events_; }
-  /// One line an (axis, kind, op).
+  /// One line per (axis, kind, op).
   std::string ToString() const;
 
   void OnCollective(const CollectiveEvent& event) override;

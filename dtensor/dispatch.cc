@@ -3,6 +3,7 @@
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/internal/move.h"
+#include "shardmesh/tensor/ops.h"
 
 namespace shardmesh {
 namespace internal {
@@ -24,7 +25,8 @@ namespace {
 
 Runtime& CheckedRuntime(const Op& op, std::span<const DTensor* const> operands) {
   if (operands.empty()) ThrowInvalid(op.name, ": needs at least one operand");
-  for (size_t i = 0; i < operands.size(); ++i) {
+  internal::CheckUsable(op.name, *operands[0]);
+  for (size_t i = 1; i < operands.size(); ++i) {
     if (!*operands[i]) ThrowInvalid(op.name, ": operand ", i, " is no tensor");
     internal::CheckTogether(op.name, *operands[0], *operands[i]);
   }
@@ -38,21 +40,36 @@ OpCall::OpCall(const Op& op, std::span<const DTensor* const> operands)
   key_.Add(&op);
   for (const DTensor* operand : operands_) {
     key_.Add(operand->layout().id());
-    key_.Add(operand->dtype());
+    const auto local_dtype = static_cast<unsigned>(operand->local().dtype());
+    key_.Add(static_cast<unsigned>(operand->dtype()) | local_dtype << 8);
   }
   for (const int coordinate : mesh().coord()) key_.Add(coordinate);
+  runtime_.BeginCall();
+}
+
+void OpCall::ThrowMisuse(const char* what, int index) const {
+  if (decision_ == nullptr) {
+    Throw(absl::StatusCode::kFailedPrecondition, op_.name,
+          ": its call was asked for a layout, an operand or a result before Decide");
+  }
+  ThrowInvalid(op_.name, ": there is no ", what, " ", index);
 }
 
 const Decision& OpCall::DecideAnew(const OpRule& op_rule) {
   absl::InlinedVector<Layout, 4> layouts;
   for (const DTensor* operand : operands_) layouts.push_back(operand->layout());
   const MovePrice price = [&](const Layout& from, const Layout& to, int operand) {
-    return runtime_.GetPlan(from, to, SizeOf(operands_[operand]->dtype())).seconds;
+    return runtime_.GetPlan(from, to, SizeOf(operands_[operand]->local().dtype())).seconds;
   };
   Decision decision = {
       Propagate(op_.name, op_rule.rule, std::span<const Layout>(layouts.data(), layouts.size()),
                 op_rule.output_shapes, price),
+      /*has_small_summands=*/false,
       {}};
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    decision.has_small_summands |=
+        IsSmall(operands_[i]->dtype()) && HoldsSummands(decision.propagation.inputs[i]);
+  }
   for (const Layout& output : decision.propagation.outputs) {
     decision.output_shapes.push_back(output.LocalShape(mesh().coord()));
   }
@@ -71,25 +88,71 @@ void OpCall::MoveOperands() {
       if (moved.layout == target) moved_[i] = moved.local;
     }
     if (moved_[i]) continue;
-    moved_[i] = internal::Move(runtime_, impl.mesh, impl.local, impl.layout, target, op_.name);
+    moved_[i] =
+        internal::Move(runtime_, impl.mesh, impl.local, impl.dtype, impl.layout, target, op_.name);
     impl.moved.push_back({target, version, moved_[i]});
+  }
+  locals_ = moved_;
+}
+
+void OpCall::WidenOperands() {
+  locals_.resize(operands_.size());
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    const DType dtype = operands_[i]->dtype();
+    if (!IsSmall(dtype) || !HoldsSummands(decision_->propagation.inputs[i])) continue;
+    small_dtype_ = dtype;
+    wide_ |= runtime_.partial_precision == PartialPrecision::kAccumulator ||
+             local(static_cast<int>(i)).dtype() != dtype;
+  }
+  if (!wide_) return;
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    const Tensor& narrow = local(static_cast<int>(i));
+    if (IsSmall(narrow.dtype())) locals_[i] = ops::Cast(context(), narrow, DType::kF32);
   }
 }
 
 DTensor OpCall::input(int operand) const {
-  return DTensor(std::make_shared<internal::DTensorImpl>(
-      mesh(), decision_->propagation.inputs[operand], local(operand), &runtime_));
+  const bool moved = IsMoved(operand);
+  const internal::DTensorImpl& from = *operands_[operand]->impl();
+  auto impl =
+      std::make_shared<internal::DTensorImpl>(mesh(), decision_->propagation.inputs[operand],
+                                              moved ? moved_[operand] : from.local, &runtime_);
+  impl->dtype = from.dtype;
+  impl->order = moved ? internal::MemoryOrder::Unknown() : from.order;
+  return DTensor(std::move(impl));
 }
 
-DTensor OpCall::Result(Tensor local, int result, bool may_write) const {
+std::shared_ptr<internal::DTensorImpl> OpCall::Wrap(DType dtype, Tensor local, int result) const {
   const Layout& layout = output_layout(result);
   if (!(local.shape() == decision_->output_shapes[result])) {
     Throw(absl::StatusCode::kInternal, op_.name, ": result ", result, " is ", local.ToString(),
           ", but this rank's box of ", layout.ToString(), " has the shape ",
           decision_->output_shapes[result].ToString());
   }
+  if (IsSmall(dtype)) local = ops::Cast(context(), local, runtime_.StoredDType(dtype, layout));
   auto impl = std::make_shared<internal::DTensorImpl>(mesh(), layout, std::move(local), &runtime_);
-  impl->may_write = may_write;
+  impl->dtype = dtype;
+  return impl;
+}
+
+DTensor OpCall::Result(Tensor local, int result, bool may_write) const {
+  const DType dtype = wide_ && local.dtype() == DType::kF32 ? small_dtype_ : local.dtype();
+  DTensor y = ResultOf(dtype, std::move(local), result);
+  y.impl()->may_write = may_write;
+  return y;
+}
+
+DTensor OpCall::ResultOf(DType dtype, Tensor local, int result) const {
+  if (!local.IsContiguous()) local = ops::Clone(context(), local);
+  return DTensor(Wrap(dtype, std::move(local), result));
+}
+
+DTensor OpCall::View(Tensor local, internal::MemoryOrder order, bool may_write) const {
+  const DType dtype = wide_ ? small_dtype_ : local.dtype();
+  const bool is_view = local.dtype() == runtime_.StoredDType(dtype, output_layout());
+  auto impl = Wrap(dtype, std::move(local), 0);
+  if (is_view) impl->order = order;
+  impl->may_write = is_view && may_write;
   return DTensor(std::move(impl));
 }
 
@@ -99,16 +162,6 @@ bool OpCall::Records() const {
     if (operand->impl()->requires_grad) return true;
   }
   return false;
-}
-
-void OpCall::Attach(std::shared_ptr<Node> node, std::initializer_list<DTensor*> results) {
-  for (const DTensor* operand : operands_) node->edges().push_back(internal::EdgeTo(*operand));
-  int output = 0;
-  for (DTensor* result : results) {
-    result->impl()->grad_fn = node;
-    result->impl()->output = output++;
-    result->impl()->requires_grad = true;
-  }
 }
 
 }  // namespace shardmesh

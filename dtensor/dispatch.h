@@ -36,7 +36,7 @@
 
 namespace shardmesh {
 
-/// Names an op. One static object an op: its address is part of the decision key.
+/// Names an op. Each op has one static object, whose address is part of the decision key.
 struct Op {
   const char* name;
 };
@@ -52,10 +52,14 @@ struct OpRule {
 class OpCall {
  public:
   /// Errors: throws Error(kInvalidArgument) naming the op if an operand is no tensor, or operands
-  /// belong to different ranks or meshes.
+  /// belong to different ranks or meshes; Error(kFailedPrecondition) if they belong to another
+  /// rank than the caller's, or to one that has ended.
   OpCall(const Op& op, std::initializer_list<const DTensor*> operands)
       : OpCall(op, std::span<const DTensor* const>(operands.begin(), operands.size())) {}
   OpCall(const Op& op, std::span<const DTensor* const> operands);
+  ~OpCall() { runtime_.EndCall(); }
+  OpCall(const OpCall&) = delete;
+  OpCall& operator=(const OpCall&) = delete;
 
   /// Static attributes that the rule depends on, before Decide.
   template <typename... Attributes>
@@ -64,6 +68,9 @@ class OpCall {
     return *this;
   }
 
+  // What follows needs Decide, and throws Error(kFailedPrecondition) naming the op before it, and
+  // Error(kInvalidArgument) for an operand or result that the op does not have.
+
   /// Finds the layouts of operands and results, and moves the operands. `make_rule() -> OpRule`
   /// runs on a cache miss only and throws if the operands' shapes do not fit.
   template <typename MakeRule>
@@ -71,29 +78,51 @@ class OpCall {
     decision_ = runtime_.FindDecision(key_);
     if (decision_ == nullptr) decision_ = &DecideAnew(make_rule());
     if (decision_->propagation.has_moves) MoveOperands();
+    if (decision_->has_small_summands) WidenOperands();
   }
 
   const Op& op() const { return op_; }
   Runtime& runtime() const { return runtime_; }
   ExecutionContext& context() const { return mesh().context(); }
   const DeviceMesh& mesh() const { return operands_[0]->mesh(); }
-  /// The operand's local tensor in the decided layout.
+  /// The operand's local tensor in the decided layout. If some operand is Partial, of a small dtype
+  /// and held in f32, then all operands of a small dtype are f32 here.
   const Tensor& local(int operand) const {
-    return moved_.empty() || !moved_[operand] ? operands_[operand]->local() : moved_[operand];
+    CheckOperand(operand);
+    return locals_.empty() || !locals_[operand] ? operands_[operand]->local() : locals_[operand];
+  }
+  /// Whether the operand had to move: then local() shares no memory with it.
+  bool IsMoved(int operand) const {
+    CheckOperand(operand);
+    return !moved_.empty() && moved_[operand];
+  }
+  /// The dtype of the local tensor that makes a result of `dtype`: f32 for summands of a small one
+  /// (partial_precision.h).
+  DType LocalDType(DType dtype, int result = 0) const {
+    return IsSmall(dtype)
+               ? (wide_ ? DType::kF32 : runtime_.StoredDType(dtype, output_layout(result)))
+               : dtype;
   }
   /// The operand in the decided layout, outside the graph: what backward should save.
   DTensor input(int operand) const;
   Box InputBox(int operand) const {
+    CheckOperand(operand);
     return decision_->propagation.inputs[operand].LocalBox(mesh().coord());
   }
   const Layout& output_layout(int result = 0) const {
+    CheckResult(result);
     return decision_->propagation.outputs[result];
   }
 
   /// Wraps a result, of the shape of this rank's box; Error(kInternal) naming both shapes if it is
-  /// not, which is a fault of the op. `may_write` is false where it may share memory with an
-  /// operand in a way that in-place ops must not see.
+  /// not, which is a fault of the op. It is of the local tensor's dtype, or, where operands came in
+  /// f32 for a small dtype, of that. Made contiguous. `may_write` is false where it may share
+  /// memory with an operand in a way that in-place ops must not see.
   DTensor Result(Tensor local, int result = 0, bool may_write = true) const;
+  /// The same for a result of `dtype`.
+  DTensor ResultOf(DType dtype, Tensor local, int result = 0) const;
+  /// Wraps a view of an operand, which lies in memory in `order`.
+  DTensor View(Tensor local, internal::MemoryOrder order, bool may_write) const;
 
   /// Whether Record would record.
   bool Records() const;
@@ -102,23 +131,36 @@ class OpCall {
   template <typename F>
   void Record(std::initializer_list<DTensor*> results, F backward) {
     if (!Records()) return;
-    Attach(std::make_shared<internal::FunctionNode<F>>(runtime_.NextSequence(), op_.name,
-                                                       static_cast<int>(results.size()),
-                                                       std::move(backward)),
-           results);
+    internal::RecordNode(runtime_.NextSequence(), op_.name,
+                         std::span<const DTensor* const>(operands_.data(), operands_.size()),
+                         results, std::move(backward));
   }
 
  private:
   const Decision& DecideAnew(const OpRule& op_rule);
   void MoveOperands();
-  void Attach(std::shared_ptr<Node> node, std::initializer_list<DTensor*> results);
+  void WidenOperands();
+  std::shared_ptr<internal::DTensorImpl> Wrap(DType dtype, Tensor local, int result) const;
+  void CheckOperand(int operand) const {
+    if (decision_ == nullptr || static_cast<size_t>(operand) >= operands_.size())
+      ThrowMisuse("operand", operand);
+  }
+  void CheckResult(int result) const {
+    if (decision_ == nullptr ||
+        static_cast<size_t>(result) >= decision_->propagation.outputs.size())
+      ThrowMisuse("result", result);
+  }
+  [[noreturn]] void ThrowMisuse(const char* what, int index) const;
 
   const Op& op_;
   absl::InlinedVector<const DTensor*, 4> operands_;
   Runtime& runtime_;
   DecisionKey key_;
   const Decision* decision_ = nullptr;
-  absl::InlinedVector<Tensor, 4> moved_;  // Empty if nothing moved.
+  absl::InlinedVector<Tensor, 4> moved_;   // Empty if nothing moved.
+  absl::InlinedVector<Tensor, 4> locals_;  // What kernels read: moved or widened; empty if neither.
+  bool wide_ = false;                      // Operands of a small dtype are f32.
+  DType small_dtype_ = DType::kF32;        // Which one.
 };
 
 }  // namespace shardmesh

@@ -8,6 +8,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/internal/dtensor_impl.h"
+#include "shardmesh/tensor/ops.h"
 
 namespace shardmesh {
 
@@ -17,17 +18,47 @@ DTensor::DTensor(DeviceMesh mesh, Layout layout, Tensor local) {
       std::make_shared<internal::DTensorImpl>(std::move(mesh), layout, std::move(local), runtime);
 }
 
-internal::DTensorImpl& DTensor::Checked() const {
+namespace internal {
+
+void ThrowNotUsable(const char* op, const DTensor& x) {
+  if (!x) ThrowInvalid(op, ": an operand is no tensor (a default-constructed DTensor)");
+  x.mesh().CheckUsable(absl::StrCat(op, " of ", x.ToString()));
+  Throw(absl::StatusCode::kInternal, op, ": ", x.ToString(), " is usable");
+}
+
+DTensor SoleOwner(DTensor x) {
+  const DTensorImpl& impl = *x.impl();
+  const bool is_sole = x.impl().use_count() == 1 && impl.local.storage().use_count() == 1 &&
+                       impl.grad_fn == nullptr && !impl.requires_grad && impl.may_write;
+  return is_sole ? x : CopyOfGradient(x);
+}
+
+DTensor CopyOfGradient(const DTensor& x) {
+  const DTensorImpl& impl = *x.impl();
+  Tensor copy = Tensor::Empty(impl.mesh.context(), impl.local.shape(), impl.local.dtype(),
+                              MemoryCategory::kGradients);
+  ops::Copy(impl.mesh.context(), impl.local, copy);
+  const auto result =
+      std::make_shared<DTensorImpl>(impl.mesh, impl.layout, std::move(copy), impl.runtime);
+  result->dtype = impl.dtype;
+  return DTensor(result);
+}
+
+}  // namespace internal
+
+internal::DTensorImpl& DTensor::Checked(const char* use) const {
   if (impl_ == nullptr) {
-    Throw(absl::StatusCode::kFailedPrecondition, "a DTensor that is no tensor was used as one");
+    Throw(absl::StatusCode::kFailedPrecondition, "DTensor::", use,
+          " of a DTensor that is no tensor (default-constructed)");
   }
   return *impl_;
 }
 
-DType DTensor::dtype() const { return Checked().local.dtype(); }
-const Layout& DTensor::layout() const { return Checked().layout; }
-const DeviceMesh& DTensor::mesh() const { return Checked().mesh; }
-const Tensor& DTensor::local() const { return Checked().local; }
+DType DTensor::dtype() const { return Checked("dtype").dtype; }
+const Layout& DTensor::layout() const { return Checked("layout").layout; }
+const DeviceMesh& DTensor::mesh() const { return Checked("mesh").mesh; }
+const Tensor& DTensor::local() const { return Checked("local").local; }
+bool DTensor::IsRowMajor() const { return Checked("IsRowMajor").order.IsRowMajor(); }
 Box DTensor::LocalBox() const { return layout().LocalBox(mesh().coord()); }
 
 DTensor& DTensor::SetRequiresGrad(bool requires_grad) {
@@ -42,29 +73,34 @@ DTensor& DTensor::SetRequiresGrad(bool requires_grad) {
   return *this;
 }
 
-bool DTensor::RequiresGrad() const { return Checked().requires_grad; }
-bool DTensor::IsLeaf() const { return Checked().grad_fn == nullptr; }
-const DTensor& DTensor::grad() const { return Checked().grad; }
+bool DTensor::RequiresGrad() const { return Checked("RequiresGrad").requires_grad; }
+bool DTensor::IsLeaf() const { return Checked("IsLeaf").grad_fn == nullptr; }
+const DTensor& DTensor::grad() const { return Checked("grad").grad; }
 
 void DTensor::SetGrad(DTensor grad) {
+  internal::DTensorImpl& impl = Checked("SetGrad");
   if (grad) {
+    internal::CheckUsable("SetGrad", *this);
     internal::CheckTogether("SetGrad", *this, grad);
     if (!(grad.layout() == layout().PartialAsReplicate()) || grad.dtype() != dtype()) {
       ThrowInvalid("SetGrad: gradient ", grad.ToString(), " does not fit ", ToString());
     }
   }
-  Checked().grad = std::move(grad);
+  impl.grad = grad ? internal::SoleOwner(std::move(grad)) : DTensor();
 }
 
 DTensor DTensor::Detach() const {
-  const internal::DTensorImpl& impl = Checked();
+  const internal::DTensorImpl& impl = Checked("Detach");
   DTensor result(
       std::make_shared<internal::DTensorImpl>(impl.mesh, impl.layout, impl.local, impl.runtime));
-  result.impl_->may_write = impl_->may_write;
+  result.impl_->dtype = impl.dtype;
+  result.impl_->may_write = impl.may_write;
+  result.impl_->order = impl.order;
   return result;
 }
 
 void DTensor::RegisterGradHook(std::function<DTensor(const DTensor& grad)> hook) {
+  if (hook == nullptr) ThrowInvalid("RegisterGradHook: the hook of ", ToString(), " is empty");
   if (!RequiresGrad()) {
     Throw(absl::StatusCode::kFailedPrecondition, "RegisterGradHook: ", ToString(),
           " requires no gradient");

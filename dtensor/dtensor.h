@@ -36,8 +36,8 @@ class DTensor {
  public:
   /// No tensor: bool and assignment; anything else throws Error(kFailedPrecondition).
   DTensor() = default;
-  /// Internal: `local` must be this rank's box of `layout`. Users call Distribute, FromLocal or a
-  /// factory.
+  /// Internal: `local` must be this rank's box of `layout`, contiguous. Users call Distribute,
+  /// FromLocal or a factory.
   DTensor(DeviceMesh mesh, Layout layout, Tensor local);
   /// Internal: for ops, which know the rank's runtime already.
   explicit DTensor(std::shared_ptr<internal::DTensorImpl> impl) : impl_(std::move(impl)) {}
@@ -55,8 +55,12 @@ class DTensor {
   DType dtype() const;
   const Layout& layout() const;
   const DeviceMesh& mesh() const;
-  /// This rank's box, aliased. For Partial placements this is a summand, not a value.
+  /// This rank's box, aliased. For Partial placements this is a summand, not a value, and may be
+  /// f32 where dtype() is bf16 or f16 (partial_precision.h).
   const Tensor& local() const;
+  /// Whether local() is contiguous, last dim innermost, on every rank, as far as the ops that made
+  /// it tell: the same on all ranks, which local strides are not.
+  bool IsRowMajor() const;
   /// The box of global indices that local() holds.
   Box LocalBox() const;
 
@@ -66,7 +70,8 @@ class DTensor {
   bool IsLeaf() const;
   /// The accumulated gradient, in this tensor's layout; no tensor if there is none.
   const DTensor& grad() const;
-  /// Replaces the gradient.
+  /// Replaces the gradient; no tensor clears it. A tensor that has other handles, or shares its
+  /// memory, is copied: what later Backwards add to the gradient shows in no other tensor.
   /// Errors: throws Error(kInvalidArgument) if `grad` is not of this tensor's dtype, layout
   /// (Partial read as Replicate), rank and mesh.
   void SetGrad(DTensor grad);
@@ -75,7 +80,9 @@ class DTensor {
   DTensor Detach() const;
 
   /// Called in backward with the complete gradient of this tensor (summed over all uses); what it
-  /// returns goes on (return the argument to leave it). Must do the same on all ranks.
+  /// returns goes on (return the argument to leave it). `grad` is the hook's own: writing it in
+  /// place changes no other gradient. Must do the same on all ranks.
+  /// Errors: throws Error(kInvalidArgument) if `hook` is empty.
   void RegisterGradHook(std::function<DTensor(const DTensor& grad)> hook);
 
   /// "f32[512,64] [S(0), R] @ [dp=2, tp=4]".
@@ -84,7 +91,7 @@ class DTensor {
   const std::shared_ptr<internal::DTensorImpl>& impl() const { return impl_; }
 
  private:
-  internal::DTensorImpl& Checked() const;
+  internal::DTensorImpl& Checked(const char* use) const;
 
   std::shared_ptr<internal::DTensorImpl> impl_;
 };
@@ -142,8 +149,9 @@ DTensor Zeros(const DeviceMesh& mesh, const Dims& shape, DType dtype,
 
 // ---- moving -------------------------------------------------------------------------------------
 
-/// The same global tensor in another layout. Its gradient is delivered in the layout of `x`,
-/// Partial read as Replicate. Collective over the mesh.
+/// The same global tensor in another layout: another view of `x` where no axis of more than one
+/// rank changes, else a copy; in-place ops on it are refused in both cases. Its gradient is
+/// delivered in the layout of `x`, Partial read as Replicate. Collective over the mesh.
 /// Errors: throws Error(kInvalidArgument) as Layout::Make does, if `layout` is of another shape or
 /// mesh, or if it makes a bool Partial.
 DTensor Redistribute(const DTensor& x, const std::vector<Placement>& placements);

@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/dtensor/gradients.h"
 
+#include <string>
 #include <utility>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/internal/dtensor_impl.h"
 #include "shardmesh/dtensor/internal/node.h"
+#include "shardmesh/dtensor/runtime.h"
 
 namespace shardmesh {
 
-Gradients::Gradients(Node& node) : node_(node) {
+Gradients::Gradients(Node& node, const Runtime& runtime) : node_(node), runtime_(runtime) {
   values_.resize(node.edges().size());
   delivered_.resize(node.edges().size(), false);
 }
 
-bool Gradients::Needs(int operand) const { return static_cast<bool>(node_.edges()[operand]); }
+const internal::Edge& Gradients::EdgeOf(int operand) const {
+  if (operand < 0 || operand >= static_cast<int>(node_.edges().size())) {
+    ThrowInvalid("backward of ", node_.name(), ": there is no operand ", operand, " among the ",
+                 node_.edges().size(), " of the op");
+  }
+  return node_.edges()[operand];
+}
+
+bool Gradients::Needs(int operand) const { return static_cast<bool>(EdgeOf(operand)); }
 
 void Gradients::Write(int operand, const DeviceMesh& mesh, const Layout& layout, DType dtype,
                       absl::FunctionRef<void(Tensor& target, bool accumulate)> kernel) {
-  const std::shared_ptr<internal::Leaf>& leaf = node_.edges()[operand].leaf;
+  const std::shared_ptr<internal::Leaf>& leaf = EdgeOf(operand).leaf;
   if (leaf != nullptr && leaf->sink != nullptr && leaf->hooks.empty() &&
       leaf->sink->Accepts(layout)) {
     GradSink::Target target = leaf->sink->Open(layout);
@@ -26,9 +37,11 @@ void Gradients::Write(int operand, const DeviceMesh& mesh, const Layout& layout,
     delivered_[operand] = true;
     return;
   }
-  Tensor fresh = Tensor::Empty(mesh.context(), layout.LocalShape(mesh.coord()), dtype);
+  Tensor fresh = Tensor::Empty(mesh.context(), layout.LocalShape(mesh.coord()),
+                               runtime_.StoredDType(dtype, layout));
   kernel(fresh, /*accumulate=*/false);
   values_[operand] = DTensor(mesh, layout, std::move(fresh));
+  values_[operand].impl()->dtype = dtype;
 }
 
 Saved::Saved(const DTensor& x) : value_(x.Detach()), version_(x.local().storage()->version()) {}
@@ -38,13 +51,27 @@ Saved::Saved(DTensor&& x) : version_(x.local().storage()->version()) {
   value_ = is_apart ? std::move(x) : x.Detach();
 }
 
+namespace {
+
+void CheckUnwritten(const char* op, const std::string& what, int64_t now, int64_t saved) {
+  if (now == saved) return;
+  Throw(absl::StatusCode::kFailedPrecondition, "backward of ", op, ": a value it needs, ", what,
+        ", was written in place after forward (version ", now, ", saved at ", saved, ")");
+}
+
+}  // namespace
+
 DTensor Saved::Get(const char* op) const {
   const int64_t now = value_.local().storage()->version();
-  if (now != version_) {
-    Throw(absl::StatusCode::kFailedPrecondition, "backward of ", op, ": a value it needs, ",
-          value_.ToString(), ", was written in place after forward (version ", now, ", saved at ",
-          version_, ")");
-  }
+  if (now != version_) CheckUnwritten(op, value_.ToString(), now, version_);
+  return value_;
+}
+
+SavedTensor::SavedTensor(const Tensor& x) : value_(x), version_(x.storage()->version()) {}
+
+const Tensor& SavedTensor::Get(const char* op) const {
+  const int64_t now = value_.storage()->version();
+  if (now != version_) CheckUnwritten(op, value_.ToString(), now, version_);
   return value_;
 }
 

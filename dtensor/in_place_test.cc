@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -203,6 +204,134 @@ TEST(InPlace, OpsOnAnExpandedOrMovedResultAreRefused) {
     f32.dtype = DType::kF32;
     EXPECT_THAT(ErrorOf([&] { AddInPlace(x, Place(mesh, {Shard(0)}, f32)); }), HasSubstr("dtype"));
   });
+}
+
+TEST(InPlace, RefusesAnOperandWhoseGradientWouldBeLost) {
+  OnMesh(kTwo, [](const DeviceMesh& mesh) {
+    const DTensor sum = Zeros(mesh, {5}, DType::kF32, {Shard(0)});
+    DTensor x = Full(mesh, {5}, DType::kF32, 3.0, {Shard(0)}).SetRequiresGrad();
+    for (const auto& [name, write] : std::vector<std::pair<const char*, std::function<void()>>>{
+             {"add_in_place", [&] { AddInPlace(sum, Mul(x, 2.0)); }},
+             {"copy_in_place", [&] { CopyInPlace(sum, x); }}}) {
+      EXPECT_THAT(ErrorOf(write),
+                  AllOf(HasSubstr(name), HasSubstr("requires a gradient, which would be lost")));
+    }
+    EXPECT_EQ(FullTensor(sum).ToVector<float>(), std::vector<float>(5, 0.0f));
+    AddInPlace(sum, x.Detach());
+    const NoGrad no_grad(mesh);
+    AddInPlace(sum, x);
+    EXPECT_EQ(FullTensor(sum).ToVector<float>(), std::vector<float>(5, 6.0f));
+  });
+}
+
+// Local strides once decided: refused on rank 0 and done on rank 1, which left x half written.
+TEST(InPlace, OnAViewIsDecidedAlikeByAllRanks) {
+  const GlobalValue x = Values({2, 3, 2}, 31);
+  struct Row {
+    const char* name;
+    std::function<DTensor(const DTensor& x)> view;
+    bool writable;
+  };
+  const std::vector<Row> rows = {
+      {"reshape",
+       [](const DTensor& t) {
+         return Reshape(t, {6, 2});
+       },
+       true},
+      {"transpose", [](const DTensor& t) { return Transpose(t, 0, 2); }, true},
+      {"transpose twice",
+       [](const DTensor& t) {
+         return Reshape(Transpose(Transpose(t, 0, 1), 1, 0), {6, 2});
+       },
+       true},
+      {"rows",
+       [](const DTensor& t) {
+         return Reshape(Slice(t, 0, 1, 1), {3, 2});
+       },
+       true},
+      {"all columns",
+       [](const DTensor& t) {
+         return Reshape(Slice(t, 2, 0, 2), {3, 4});
+       },
+       true},
+      {"reshape of transposed",
+       [](const DTensor& t) {
+         return Reshape(Transpose(t, 0, 1), {3, 4});
+       },
+       false},
+      {"reshape of columns", [](const DTensor& t) { return Reshape(Slice(t, 2, 1, 1), {6}); },
+       false},
+      {"expand",
+       [](const DTensor& t) {
+         return Expand(t, {2, 2, 3, 2});
+       },
+       false},
+  };
+  for (const MeshShape& shape : {MeshShape{{"x", 1}}, MeshShape{{"x", 2}}, MeshShape{{"x", 5}},
+                                 MeshShape{{"x", 2}, {"y", 2}}}) {
+    for (const Layout& layout : AllLayouts(shape, x.shape, {})) {
+      OnMesh(shape, [&](const DeviceMesh& mesh) {
+        for (const Row& row : rows) {
+          const DTensor t = Place(mesh, layout, x);
+          const DTensor view = row.view(t);
+          // Where the view's operands moved it is a copy, whatever it is elsewhere; that depends on
+          // layouts alone, and so does what follows.
+          const absl::Status status = Catch([&] { MulInPlace(view, -1.0); });
+          const std::vector<double> after = Whole(t);  // Collective: hangs if ranks differ.
+          if (status.ok()) {
+            EXPECT_TRUE(row.writable) << row.name << layout;
+            EXPECT_NE(after, x.values) << row.name << layout;
+          } else {
+            EXPECT_EQ(after, x.values) << row.name << layout;
+            EXPECT_TRUE(!row.writable || layout.ToString().find("S(") != std::string::npos)
+                << row.name << layout << status;
+          }
+          // All ranks of one mind.
+          Tensor refused = ops::Full(mesh.context(), {}, DType::kI64, status.ok() ? 0 : 1);
+          mesh.WorldGroup().AllReduce({{refused, refused}}, ReduceOp::kSum).Wait();
+          const double ranks = shape.NumRanks();
+          EXPECT_TRUE(refused.Item() == 0 || refused.Item() == ranks) << row.name << layout;
+        }
+      });
+    }
+  }
+}
+
+TEST(InPlace, WritingTheSourceOfARedistributionShowsInNoRanksCopy) {
+  const GlobalValue x = Values({5, 3}, 32);
+  const MeshShape shape = {{"x", 2}, {"y", 2}};
+  for (const Layout& from : AllLayouts(shape, x.shape)) {
+    for (const Layout& to : AllLayouts(shape, x.shape)) {
+      if (from == to) continue;
+      OnMesh(shape, [&](const DeviceMesh& mesh) {
+        const DTensor source = Place(mesh, from, x);
+        const DTensor moved = Redistribute(source, to);
+        MulInPlace(source, -3.0);
+        EXPECT_EQ(Whole(moved), x.values) << from << " -> " << to;
+      });
+    }
+  }
+}
+
+TEST(InPlace, AnotherViewOfTheTargetIsReadBeforeItIsWritten) {
+  const GlobalValue x = Values({3, 3}, 33);
+  for (const MeshShape& shape : {MeshShape{{"x", 1}}, MeshShape{{"x", 2}}}) {
+    OnMesh(shape, [&](const DeviceMesh& mesh) {
+      std::vector<double> sum(9), transposed(9);
+      for (int i = 0; i < 9; ++i) {
+        transposed[i] = x.values[i % 3 * 3 + i / 3];
+        sum[i] = x.values[i] + transposed[i];
+      }
+      for (const Placement placement : {Replicate(), Shard(0), Shard(1)}) {
+        const DTensor a = Place(mesh, {placement}, x);
+        AddInPlace(a, Transpose(a, 0, 1));
+        EXPECT_EQ(Whole(a), sum);
+        const DTensor b = Place(mesh, {placement}, x);
+        CopyInPlace(b, Transpose(b, 0, 1));
+        EXPECT_EQ(Whole(b), transposed);
+      }
+    });
+  }
 }
 
 }  // namespace

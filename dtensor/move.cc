@@ -46,8 +46,9 @@ Tensor Identity(ExecutionContext& context, const Dims& shape, DType dtype, Reduc
 Tensor Slice(ExecutionContext& context, const DeviceMesh& mesh, const Step& step,
              const Tensor& local) {
   const Coord coord = CoordIn(mesh);
-  return ops::Contiguous(context,
-                         ViewOfBox(local, step.from.LocalBox(coord), step.to.LocalBox(coord)));
+  // A copy also where the box is contiguous: which ranks could alias depends on their boxes, and
+  // what is written in place later must show on all ranks or on none.
+  return ops::Clone(context, ViewOfBox(local, step.from.LocalBox(coord), step.to.LocalBox(coord)));
 }
 
 Tensor MakePartial(ExecutionContext& context, const DeviceMesh& mesh, const Step& step,
@@ -57,7 +58,7 @@ Tensor MakePartial(ExecutionContext& context, const DeviceMesh& mesh, const Step
       return Identity(context, local.shape(), local.dtype(), step.to.placement(axis).op());
     }
   }
-  return local;
+  return ops::Clone(context, local);  // As the other ranks have memory of their own.
 }
 
 Tensor AllToAll(ExecutionContext& context, const DeviceMesh& mesh, const Step& step,
@@ -124,7 +125,7 @@ Tensor RunStep(const DeviceMesh& mesh, const Step& step, const Tensor& local, st
 }  // namespace
 
 Communicator& GroupOf(const DeviceMesh& mesh, const AxisList& axes) {
-  // Axes of one rank would only make names longer.
+  // Axes of size 1 are left out: they would only make the names of groups longer.
   AxisList real;
   for (int axis : axes) {
     if (mesh.shape().size(axis) > 1) real.push_back(axis);
@@ -167,13 +168,20 @@ ReduceScatterItem ScatterItem(const DeviceMesh& mesh, const Step& step, const Te
   return item;
 }
 
-Tensor Move(Runtime& runtime, const DeviceMesh& mesh, const Tensor& local, const Layout& from,
-            const Layout& to, std::string_view op) {
+Tensor Move(Runtime& runtime, const DeviceMesh& mesh, const Tensor& local, DType dtype,
+            const Layout& from, const Layout& to, std::string_view op) {
   if (from == to) return local;
   // A copy: a nested call may make the cache forget the plan.
   const std::vector<Step> steps = runtime.GetPlan(from, to, SizeOf(local.dtype())).steps;
   Tensor current = local;
-  for (const Step& step : steps) current = RunStep(mesh, step, current, op);
+  for (const Step& step : steps) {
+    if (step.kind == StepKind::kMakePartial)
+      current = ops::Cast(mesh.context(), current, runtime.StoredDType(dtype, step.to));
+    current = RunStep(mesh, step, current, op);
+    // Rounded once, and before it is sent on.
+    if (current.dtype() != dtype && !HoldsSummands(step.to))
+      current = ops::Cast(mesh.context(), current, dtype);
+  }
   return current;
 }
 

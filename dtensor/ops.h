@@ -38,8 +38,13 @@ DTensor Relu(const DTensor& x);
 DTensor Square(const DTensor& x);
 DTensor Sin(const DTensor& x);
 DTensor Cos(const DTensor& x);
-DTensor Add(const DTensor& a, const DTensor& b);      // P + P -> P.
-DTensor Sub(const DTensor& a, const DTensor& b);      // P - P -> P.
+DTensor Add(const DTensor& a, const DTensor& b);  // P + P -> P.
+DTensor Sub(const DTensor& a, const DTensor& b);  // P - P -> P.
+// A Partial passes through Mul, Div, MatMul and Linear: one reduction of the result instead of one
+// of each operand. The price: where the other operand is inf or nan, or 0 as a divisor, summands of
+// either sign give nan where the reduced value would give inf. Redistribute first where that can
+// be. A number is looked at: with one that is not finite, or a divisor of 0, the Partial is reduced
+// first.
 DTensor Mul(const DTensor& a, const DTensor& b);      // P * R -> P.
 DTensor Div(const DTensor& a, const DTensor& b);      // P / R -> P.
 DTensor Maximum(const DTensor& a, const DTensor& b);  // Of equal elements each gets half.
@@ -137,7 +142,7 @@ DTensor MseLoss(const DTensor& x, const DTensor& target,
                 LossReduction reduction = LossReduction::kMean);
 
 // ---- attention (ops_attention.cc) ---------------------------------------------------------------
-/// Rotary position embedding: the pairs (i, i + d/2) of each head rotated by an angle a position,
+/// Rotary position embedding: the pairs (i, i + d/2) of each head rotated by an angle per position,
 /// whose cosines and sines are plain tensors, the same on every rank and no part of the graph.
 /// Shape: x [batch, heads, seq, d], cos and sin [seq, d/2] -> x's.
 DTensor Rotary(const DTensor& x, const Tensor& cos, const Tensor& sin);

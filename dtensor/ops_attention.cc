@@ -23,9 +23,16 @@ DTensor Rotate(const DTensor& x, const Tensor& cos, const Tensor& sin, bool inve
     rule.linear = {1u};
     return OpRule{std::move(rule), {x.shape()}};
   });
-  DTensor y = call.Result(ops::Rotary(call.context(), call.local(0), cos, sin, inverse));
-  call.Record({&y}, [cos, sin, inverse](std::span<const DTensor> grads, Gradients& out) {
-    out.Set(0, Rotate(grads[0], cos, sin, !inverse));
+  const DType dtype = call.local(0).dtype();
+  const auto table = [&](const Tensor& values) {
+    return values && values.dtype() == x.dtype() ? ops::Cast(call.context(), values, dtype)
+                                                 : values;
+  };
+  DTensor y =
+      call.Result(ops::Rotary(call.context(), call.local(0), table(cos), table(sin), inverse));
+  call.Record({&y}, [cos = SavedTensor(cos), sin = SavedTensor(sin), inverse](
+                        std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, Rotate(grads[0], cos.Get(kRotary.name), sin.Get(kRotary.name), !inverse));
   });
   return y;
 }
@@ -96,7 +103,10 @@ DTensor Attention(const DTensor& q, const DTensor& k, const DTensor& v, bool cau
   const double factor = scale.value_or(1.0 / std::sqrt(static_cast<double>(q.dim(3))));
   ops::AttentionResult result =
       ops::Attention(call.context(), call.local(0), call.local(1), call.local(2), causal, factor);
-  DTensor y = call.Result(std::move(result.out), 0);
+  // The kernel gives the result the order of q, so that the heads can be merged without a copy.
+  const internal::MemoryOrder order =
+      call.IsMoved(0) ? internal::MemoryOrder::Unknown() : q.impl()->order;
+  DTensor y = call.View(std::move(result.out), order, /*may_write=*/true);
   if (!call.Records()) return y;
   DTensor statistics = call.Result(std::move(result.statistics), 1);
   call.Record({&y}, [sq = Saved(call.input(0)), sk = Saved(call.input(1)),

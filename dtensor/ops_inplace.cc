@@ -3,6 +3,8 @@
 // Ops that write into their first operand. The layout of what is written never changes, so the
 // other operand moves to it; where that is impossible, or the target does not alias what the caller
 // thinks, they throw.
+#include <cmath>
+
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/move.h"
@@ -13,7 +15,7 @@ namespace shardmesh {
 namespace {
 
 void CheckWritable(const char* op, const DTensor& a) {
-  if (!a) ThrowInvalid(op, ": no tensor");
+  internal::CheckUsable(op, a);
   if (!a.impl()->may_write) {
     Throw(absl::StatusCode::kFailedPrecondition, op, ": ", a.ToString(),
           " is a copy (data moved to make it), so writing it would not change the tensor it came "
@@ -27,8 +29,13 @@ void CheckWritable(const char* op, const DTensor& a) {
 
 void CheckOperands(const char* op, const DTensor& a, const DTensor& b) {
   CheckWritable(op, a);
-  if (!b) ThrowInvalid(op, ": no tensor");
+  internal::CheckUsable(op, b);
   internal::CheckTogether(op, a, b);
+  if (b.RequiresGrad() && a.impl()->runtime->grad_enabled) {
+    Throw(absl::StatusCode::kFailedPrecondition, op, ": ", b.ToString(),
+          " requires a gradient, which would be lost, as in-place ops are not recorded (use Detach "
+          "or NoGrad)");
+  }
 }
 
 // b in the layout that lines up with a's: the same placements on the dims they share.
@@ -54,7 +61,15 @@ Tensor Aligned(const char* op, const DTensor& a, const DTensor& b) {
   }
   const Layout target = Layout::Make(a.layout().mesh(), std::span<const Placement>(placements),
                                      b.shape(), std::span<const int>(order.data(), order.size()));
-  return internal::Move(*a.impl()->runtime, a.mesh(), b.local(), b.layout(), target, op);
+  ExecutionContext& context = a.mesh().context();
+  const Tensor moved =
+      ops::Cast(context, internal::MoveTo(b, target, op).local(), a.local().dtype());
+  // Another view of what is written must not change while it is read. (Views share memory on every
+  // rank or on none.)
+  const bool overlaps =
+      moved.storage() == a.local().storage() &&
+      (moved.strides() != a.local().strides() || moved.offset() != a.local().offset());
+  return overlaps ? ops::Clone(context, moved) : moved;
 }
 
 }  // namespace
@@ -78,6 +93,10 @@ void MulInPlace(const DTensor& a, double b) {
   for (const Placement& p : a.layout().placements()) {
     if (p.IsPartial() && p.op() != ReduceOp::kSum)
       ThrowInvalid("mul_in_place: ", a.ToString(), " is not a sum");
+    if (p.IsPartial() && !std::isfinite(b)) {
+      ThrowInvalid("mul_in_place: ", a.ToString(), " times ", b,
+                   " is not the sum of its summands times that; redistribute it first");
+    }
   }
   Tensor target = a.local();
   ops::BinaryInto(a.mesh().context(), BinaryOp::kMul, target, b);

@@ -26,8 +26,8 @@ struct LookupRule {
   Rule::FactorOfDim b, table, full;
 };
 
-// The table is an operand for its layout alone: its rows decide which rows a rank makes. Its values
-// are not read.
+// Only the layout of `table` matters: it decides which rows each rank makes. Its values are not
+// read.
 void WriteTableGradient(Gradients& out, int operand, const DTensor& grad, const DTensor& ids,
                         const DTensor& table) {
   OpCall call(kEmbeddingBackward, {&grad, &ids, &table});
@@ -66,7 +66,9 @@ DTensor Embedding(const DTensor& ids, const DTensor& table) {
   });
   ops::CheckIndices(call.context(), kEmbedding.name, call.local(0), 0, table.dim(0));
   const int64_t first_row = call.InputBox(1).begin[0];
-  DTensor y = call.Result(ops::Embedding(call.context(), call.local(0), call.local(1), first_row));
+  DTensor y =
+      call.ResultOf(table.dtype(), ops::Embedding(call.context(), call.local(0), call.local(1),
+                                                  first_row, call.LocalDType(table.dtype())));
   if (!call.Records()) return y;
   call.Record({&y}, [si = Saved(call.input(0)), like = call.input(1)](
                         std::span<const DTensor> grads, Gradients& out) {

@@ -95,10 +95,7 @@ DTensor LogitsGradient(const DTensor& logits, const DTensor& targets, const RowS
 // The value without Partial placements: an all-reduce along the axes that shard the classes, also
 // where another move would be cheaper for the next op.
 DTensor Reduced(const DTensor& x) {
-  const Layout whole = x.layout().PartialAsReplicate();
-  return DTensor(x.mesh(), whole,
-                 internal::Move(*x.impl()->runtime, x.mesh(), x.local(), x.layout(), whole,
-                                kCrossEntropy.name));
+  return internal::MoveTo(x, x.layout().PartialAsReplicate(), kCrossEntropy.name);
 }
 
 DType AccumulatorDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
@@ -107,6 +104,9 @@ DType AccumulatorDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 
 
 DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t ignore_index,
                      LossReduction reduction) {
+  internal::CheckUsable(kCrossEntropy.name, logits);
+  internal::CheckUsable(kCrossEntropy.name, targets);
+  internal::CheckTogether(kCrossEntropy.name, logits, targets);
   CheckOperands(logits, targets);
   Runtime& runtime = Runtime::Of(logits.mesh());
   DTensor loss, count;
@@ -128,21 +128,21 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t igno
     }
   }
   if (!logits.RequiresGrad() || !runtime.grad_enabled) return loss;
-  auto backward = [sl = Saved(logits), st = Saved(targets), sums, count, ignore_index](
-                      std::span<const DTensor> grads, Gradients& out) {
-    const DTensor scale = count ? Div(grads[0], count) : grads[0];
-    out.Set(0, LogitsGradient(sl.Get(kCrossEntropy.name), st.Get(kCrossEntropy.name), sums,
-                              Expand(scale, sums.max.shape()), ignore_index));
-  };
-  auto node = std::make_shared<internal::FunctionNode<decltype(backward)>>(
-      runtime.NextSequence(), kCrossEntropy.name, 1, std::move(backward));
-  node->edges().push_back(internal::EdgeTo(logits));
-  loss.impl()->grad_fn = std::move(node);
-  loss.impl()->requires_grad = true;
+  const DTensor* operands[] = {&logits};
+  internal::RecordNode(
+      runtime.NextSequence(), kCrossEntropy.name, operands, {&loss},
+      [sl = Saved(logits), st = Saved(targets), sums, count, ignore_index](
+          std::span<const DTensor> grads, Gradients& out) {
+        const DTensor scale = count ? Div(grads[0], count) : grads[0];
+        out.Set(0, LogitsGradient(sl.Get(kCrossEntropy.name), st.Get(kCrossEntropy.name), sums,
+                                  Expand(scale, sums.max.shape()), ignore_index));
+      });
   return loss;
 }
 
 DTensor MseLoss(const DTensor& x, const DTensor& target, LossReduction reduction) {
+  internal::CheckUsable("mse_loss", x);
+  internal::CheckUsable("mse_loss", target);
   if (!(x.shape() == target.shape())) {
     ThrowInvalid("mse_loss: ", x.ToString(), " and target ", target.ToString(), " differ in shape");
   }

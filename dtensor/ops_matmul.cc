@@ -38,17 +38,18 @@ OpRule LinearRule(const char* op, const DTensor& x, const DTensor& weight, int c
   return {std::move(rule), {shape}};
 }
 
-// x [.., k] times the matrix [k, n]; x may be one row without batch dims.
-Tensor TimesMatrix(ExecutionContext& context, const Tensor& x, const Tensor& matrix) {
-  if (x.num_dims() > 1) return ops::MatMul(context, x, matrix);
-  return ops::MatMul(context, x.Unsqueeze(0), matrix).Squeeze(0);
+// x [.., k] times the matrix [k, n], written in `dtype`; x may be one row without batch dims.
+Tensor TimesMatrix(ExecutionContext& context, const Tensor& x, const Tensor& matrix, DType dtype) {
+  if (x.num_dims() > 1) return ops::MatMul(context, x, matrix, dtype);
+  return ops::MatMul(context, x.Unsqueeze(0), matrix, dtype).Squeeze(0);
 }
 
 // grad [.., n] x weight [n, k] -> [.., k].
 DTensor LinearBackwardInput(const DTensor& grad, const DTensor& weight) {
   OpCall call(kLinearInput, {&grad, &weight});
   call.Decide([&] { return LinearRule(kLinearInput.name, grad, weight, /*contracted=*/0); });
-  return call.Result(TimesMatrix(call.context(), call.local(0), call.local(1)));
+  return call.ResultOf(grad.dtype(), TimesMatrix(call.context(), call.local(0), call.local(1),
+                                                 call.LocalDType(grad.dtype())));
 }
 
 Tensor AsMatrix(ExecutionContext& context, const Tensor& x) {
@@ -117,7 +118,8 @@ OpRule MatMulRule(const DTensor& a, const DTensor& b) {
 DTensor MatMul(const DTensor& a, const DTensor& b) {
   OpCall call(kMatMul, {&a, &b});
   call.Decide([&] { return MatMulRule(a, b); });
-  DTensor y = call.Result(ops::MatMul(call.context(), call.local(0), call.local(1)));
+  DTensor y = call.ResultOf(a.dtype(), ops::MatMul(call.context(), call.local(0), call.local(1),
+                                                   call.LocalDType(a.dtype())));
   if (!call.Records()) return y;
   call.Record({&y}, [sa = Saved(call.input(0)), sb = Saved(call.input(1))](
                         std::span<const DTensor> grads, Gradients& out) {
@@ -138,8 +140,9 @@ DTensor MatMul(const DTensor& a, const DTensor& b) {
 DTensor Linear(const DTensor& x, const DTensor& weight, const DTensor& bias) {
   OpCall call(kLinear, {&x, &weight});
   call.Decide([&] { return LinearRule(kLinear.name, x, weight, /*contracted=*/1); });
-  DTensor y =
-      call.Result(TimesMatrix(call.context(), call.local(0), call.local(1).Transpose(0, 1)));
+  DTensor y = call.ResultOf(
+      x.dtype(), TimesMatrix(call.context(), call.local(0), call.local(1).Transpose(0, 1),
+                             call.LocalDType(x.dtype())));
   if (call.Records()) {
     call.Record({&y}, [sx = Saved(call.input(0)), sw = Saved(call.input(1))](
                           std::span<const DTensor> grads, Gradients& out) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/rules.h"
@@ -8,6 +10,7 @@
 namespace shardmesh {
 
 using internal::ElementwiseRule;
+using internal::Select;
 using internal::WriteSumTo;
 
 namespace {
@@ -40,7 +43,7 @@ const UnaryInfo& InfoOf(UnaryOp op) {
   return kInfos[static_cast<int>(op)];
 }
 
-// `saved` is x or y, whichever the kernel reads.
+// `saved` is x or y: the one that the kernel reads.
 DTensor UnaryBackward(UnaryOp op, const DTensor& grad, const DTensor& saved) {
   const UnaryInfo& info = InfoOf(op);
   OpCall call(info.backward, {&grad, &saved});
@@ -97,15 +100,15 @@ struct BinaryCall {
   DTensor result;
 };
 
-// Of equal elements each side gets half of the gradient.
+// Of equal elements each side gets half of the gradient; a nan on either side takes none.
 void ExtremumBackward(const DTensor& grad, const DTensor& a, const DTensor& b, const DTensor& y,
                       Gradients& out) {
-  const DTensor tie = Mul(Cast(Compare(CompareOp::kEqual, a, b), grad.dtype()), -0.5);
+  const DTensor tie = Compare(CompareOp::kEqual, a, b);
+  const DTensor share = Where(tie, Mul(grad, 0.5), grad);
   for (int i = 0; i < 2; ++i) {
     if (!out.Needs(i)) continue;
     const DTensor& side = i == 0 ? a : b;
-    const DTensor share = Add(Cast(Compare(CompareOp::kEqual, side, y), grad.dtype()), tie);
-    WriteSumTo(out, i, Mul(grad, share), side.shape());
+    WriteSumTo(out, i, Select(Compare(CompareOp::kEqual, side, y), share), side.shape());
   }
 }
 
@@ -123,7 +126,7 @@ DTensor Extremum(const Op& op, BinaryOp kernel, const DTensor& a, const DTensor&
 struct ScalarCall {
   ScalarCall(const Op& op, BinaryOp kernel, const DTensor& a, double b, bool linear)
       : call(op, {&a}) {
-    call.Decide([&] {
+    call.Attribute(linear).Decide([&] {
       const DTensor* operands[] = {&a};
       return linear ? ElementwiseRule(op.name, operands, {1u}) : ElementwiseRule(op.name, operands);
     });
@@ -139,7 +142,7 @@ DTensor ExtremumScalar(const Op& op, BinaryOp kernel, CompareOp passes, const DT
   if (!c.call.Records()) return c.result;
   c.call.Record({&c.result}, [&op, passes, b, sa = Saved(c.call.input(0))](
                                  std::span<const DTensor> grads, Gradients& out) {
-    out.Set(0, Mul(grads[0], Cast(Compare(passes, sa.Get(op.name), b), grads[0].dtype())));
+    out.Set(0, Select(Compare(passes, sa.Get(op.name), b), grads[0]));
   });
   return c.result;
 }
@@ -223,7 +226,8 @@ DTensor Add(const DTensor& a, double b) {
 DTensor Sub(const DTensor& a, double b) { return Add(a, -b); }
 
 DTensor Mul(const DTensor& a, double b) {
-  ScalarCall c(kMulScalar, BinaryOp::kMul, a, b, /*linear=*/true);
+  // Summands of either sign times an infinity would be infinities whose sum is nan.
+  ScalarCall c(kMulScalar, BinaryOp::kMul, a, b, /*linear=*/std::isfinite(b));
   c.call.Record({&c.result}, [b](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Mul(grads[0], b));
   });
@@ -231,7 +235,9 @@ DTensor Mul(const DTensor& a, double b) {
 }
 
 DTensor Div(const DTensor& a, double b) {
-  ScalarCall c(kDivScalar, BinaryOp::kDiv, a, b, /*linear=*/IsFloating(a.dtype()));
+  internal::CheckUsable(kDivScalar.name, a);
+  ScalarCall c(kDivScalar, BinaryOp::kDiv, a, b,
+               /*linear=*/IsFloating(a.dtype()) && std::isfinite(1.0 / b));
   c.call.Record({&c.result}, [b](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Div(grads[0], b));
   });
@@ -275,15 +281,14 @@ DTensor Where(const DTensor& condition, const DTensor& a, const DTensor& b) {
   call.Record({&y}, [saved = Saved(call.input(0)), sa = a.shape(), sb = b.shape()](
                         std::span<const DTensor> grads, Gradients& out) {
     const DTensor chosen = saved.Get(kWhere.name);
-    const DTensor none = Full(grads[0].mesh(), {}, grads[0].dtype(), 0.0,
-                              std::vector<Placement>(grads[0].layout().num_axes()));
-    if (out.Needs(1)) WriteSumTo(out, 1, Where(chosen, grads[0], none), sa);
-    if (out.Needs(2)) WriteSumTo(out, 2, Where(chosen, none, grads[0]), sb);
+    if (out.Needs(1)) WriteSumTo(out, 1, Select(chosen, grads[0], /*keep=*/true), sa);
+    if (out.Needs(2)) WriteSumTo(out, 2, Select(chosen, grads[0], /*keep=*/false), sb);
   });
   return y;
 }
 
 DTensor Cast(const DTensor& x, DType dtype) {
+  internal::CheckUsable(kCast.name, x);
   if (x.dtype() == dtype) return x;
   // Widening is exact, so a Partial passes through; rounding each summand would not be the rounding
   // of the sum.
@@ -295,7 +300,7 @@ DTensor Cast(const DTensor& x, DType dtype) {
     return exact ? ElementwiseRule(kCast.name, operands, {1u})
                  : ElementwiseRule(kCast.name, operands);
   });
-  DTensor y = call.Result(ops::Cast(call.context(), call.local(0), dtype));
+  DTensor y = call.ResultOf(dtype, ops::Cast(call.context(), call.local(0), dtype));
   if (!IsFloating(dtype)) return y;
   call.Record({&y}, [from = x.dtype()](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Cast(grads[0], from));
@@ -323,6 +328,8 @@ void SiluMulBackward(const DTensor& grad, const DTensor& gate, const DTensor& up
 }  // namespace
 
 DTensor SiluMul(const DTensor& gate, const DTensor& up) {
+  internal::CheckUsable(kSiluMul.name, gate);
+  internal::CheckUsable(kSiluMul.name, up);
   if (!(gate.shape() == up.shape())) {
     ThrowInvalid("silu_mul: gate ", gate.ToString(), " and up ", up.ToString(), " differ in shape");
   }

@@ -60,6 +60,7 @@ OpRule ReduceRule(const DTensor& x, uint64_t mask, bool keepdim, ReduceOp reduct
 
 DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::vector<int>& given,
                  bool keepdim) {
+  internal::CheckUsable(op.name, x);
   if (x.dtype() == DType::kBool) {  // Of which no Partial exists.
     return Cast(Extremum(op, reduction, Cast(x, DType::kI32), given, keepdim), DType::kBool);
   }
@@ -82,8 +83,13 @@ DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::
     const Dims kept = KeptShape(in.shape(), mask, /*keepdim=*/true);
     const DTensor extremum = keepdim ? sy.Get(op.name) : Reshape(sy.Get(op.name), kept);
     const DTensor grad = keepdim ? grads[0] : Reshape(grads[0], kept);
-    const DTensor hits = Cast(Compare(CompareOp::kEqual, in, extremum), grad.dtype());
-    out.Set(0, Mul(hits, Div(grad, dims.empty() ? hits : Sum(hits, dims, /*keepdim=*/true))));
+    const DTensor hits = Compare(CompareOp::kEqual, in, extremum);
+    if (dims.empty()) {
+      out.Set(0, internal::Select(hits, grad));
+      return;
+    }
+    const DTensor count = Cast(Sum(hits, dims, /*keepdim=*/true), grad.dtype());
+    out.Set(0, internal::Select(hits, Div(grad, count)));
   });
   return y;
 }
@@ -96,8 +102,8 @@ DTensor SumAs(DType dtype, const DTensor& x, const std::vector<int>& given, bool
   call.Attribute(mask, keepdim).Decide([&] {
     return ReduceRule(x, mask, keepdim, ReduceOp::kSum);
   });
-  DTensor y =
-      call.Result(ops::Reduce(call.context(), ReduceOp::kSum, call.local(0), dims, keepdim, dtype));
+  DTensor y = call.ResultOf(dtype, ops::Reduce(call.context(), ReduceOp::kSum, call.local(0), dims,
+                                               keepdim, call.LocalDType(dtype)));
   call.Record({&y}, [shape = x.shape(), dtype = x.dtype(), mask, keepdim](
                         std::span<const DTensor> grads, Gradients& out) {
     const DTensor given = grads[0].dtype() == dtype ? grads[0] : Cast(grads[0], dtype);
@@ -110,10 +116,12 @@ DTensor SumAs(DType dtype, const DTensor& x, const std::vector<int>& given, bool
 }  // namespace
 
 DTensor Sum(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
+  internal::CheckUsable(kSum.name, x);
   return SumAs(IsFloating(x.dtype()) ? x.dtype() : DType::kI64, x, dims, keepdim);
 }
 
 DTensor Mean(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
+  internal::CheckUsable("mean", x);
   int64_t count = 1;
   for (int d : NormalizedDims("mean", x, dims)) count *= x.shape()[d];
   if (!IsFloating(x.dtype()))

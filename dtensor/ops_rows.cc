@@ -28,6 +28,7 @@ DTensor SoftmaxBackward(const DTensor& grad, const DTensor& y, int dim, bool log
 }
 
 DTensor SoftmaxOver(const Op& op, const DTensor& x, int given, bool log) {
+  internal::CheckUsable(op.name, x);
   const int dim = NormalizeDim(given, x.num_dims(), op.name);
   OpCall call(op, {&x});
   call.Attribute(dim).Decide([&] {
@@ -86,7 +87,8 @@ void RmsNormBackward(const DTensor& grad, const DTensor& x, const DTensor& w,
     return rule;
   });
   Tensor dx;
-  if (out.Needs(0)) dx = Tensor::Empty(call.context(), call.local(1).shape(), x.dtype());
+  if (out.Needs(0))
+    dx = Tensor::Empty(call.context(), call.local(1).shape(), call.LocalDType(x.dtype()));
   const auto run = [&](Tensor& dw, bool accumulate) {
     ops::RmsNormBackward(call.context(), call.local(0), call.local(1), call.local(2), call.local(3),
                          dx, accumulate, dw);
@@ -109,7 +111,8 @@ void LayerNormBackward(const DTensor& grad, const DTensor& x, const DTensor& w, 
     return rule;
   });
   Tensor dx;
-  if (out.Needs(0)) dx = Tensor::Empty(call.context(), call.local(1).shape(), x.dtype());
+  if (out.Needs(0))
+    dx = Tensor::Empty(call.context(), call.local(1).shape(), call.LocalDType(x.dtype()));
   const auto run = [&](Tensor& first_dx, bool accumulate, Tensor& dw, Tensor& db) {
     ops::LayerNormBackward(call.context(), call.local(0), call.local(1), call.local(2),
                            call.local(3), call.local(4), first_dx, accumulate, dw, db);

@@ -11,18 +11,23 @@
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh {
+
+using internal::MemoryOrder;
+
 namespace {
 
 constexpr Op kReshape{"reshape"}, kTranspose{"transpose"}, kExpand{"expand"}, kSlice{"slice"};
 constexpr Op kSliceBackward{"slice_backward"}, kConcat{"concat"};
 
-// The view `local` of operand 0, writable where it truly is one on every rank.
-DTensor ViewResult(const OpCall& call, const DTensor& x, Tensor local) {
-  const bool aliases = local.storage() == x.local().storage();
-  return call.Result(std::move(local), 0, aliases && x.impl()->may_write);
+// The view `local` of operand 0, in `order` if the operand stayed where it was. Whether it aliases
+// the operand, and may be written, is then the same on every rank.
+DTensor ViewResult(const OpCall& call, const DTensor& x, Tensor local, MemoryOrder order) {
+  const bool stayed = !call.IsMoved(0) && local.dtype() == x.local().dtype();
+  return call.View(std::move(local), stayed ? order : MemoryOrder::Unknown(),
+                   stayed && x.impl()->may_write);
 }
 
-// Dims of both shapes are met from the left and cut into groups of equal products. Within a group a
+// Both shapes are cut, from the left, into groups of dims with equal products. Within a group a
 // shard of the first dim survives where the number of shards divides both first dims: then the
 // pieces are the same elements.
 OpRule ReshapeRule(const DTensor& x, const Dims& shape) {
@@ -77,7 +82,7 @@ DTensor SliceBackward(const DTensor& grad, const Dims& shape, int dim, int64_t s
     return OpRule{std::move(rule), {shape}};
   });
   const Dims local_shape = call.output_layout().LocalShape(grad.mesh().coord());
-  Tensor local = ops::Zeros(call.context(), local_shape, grad.dtype());
+  Tensor local = ops::Zeros(call.context(), local_shape, call.LocalDType(grad.dtype()));
   Tensor part = local.Narrow(dim, start, grad.shape()[dim]);
   ops::Copy(call.context(), call.local(0), part);
   return call.Result(std::move(local));
@@ -86,12 +91,23 @@ DTensor SliceBackward(const DTensor& grad, const Dims& shape, int dim, int64_t s
 }  // namespace
 
 DTensor Reshape(const DTensor& x, const Dims& given) {
+  internal::CheckUsable(kReshape.name, x);
   const Dims shape = ResolveShape(given, x.NumElements(), kReshape.name);
   OpCall call(kReshape, {&x});
   call.Attribute(shape).Decide(
       [&] { return x.NumElements() == 0 ? EmptyReshapeRule(x, shape) : ReshapeRule(x, shape); });
+  // Where strides may keep some rank from viewing, every rank copies.
+  const bool is_view = !call.IsMoved(0) && x.impl()->order.IsRowMajor();
+  const Tensor from = is_view ? call.local(0) : ops::Clone(call.context(), call.local(0));
   const Dims local_shape = call.output_layout().LocalShape(x.mesh().coord());
-  DTensor y = ViewResult(call, x, ops::Reshape(call.context(), call.local(0), local_shape));
+  Tensor local = ops::Reshape(call.context(), from, local_shape);
+  if (local.storage() != from.storage()) {
+    Throw(absl::StatusCode::kInternal, kReshape.name, ": ", from.ToString(), " of ", x.ToString(),
+          " should have a view of shape ", local_shape.ToString());
+  }
+  DTensor y =
+      call.View(std::move(local), MemoryOrder::RowMajor(),
+                is_view && x.impl()->may_write && call.local(0).dtype() == x.local().dtype());
   call.Record({&y}, [from = x.shape()](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Reshape(grads[0], from));
   });
@@ -99,6 +115,7 @@ DTensor Reshape(const DTensor& x, const Dims& given) {
 }
 
 DTensor Transpose(const DTensor& x, int given0, int given1) {
+  internal::CheckUsable(kTranspose.name, x);
   const int dim0 = NormalizeDim(given0, x.num_dims(), kTranspose.name);
   const int dim1 = NormalizeDim(given1, x.num_dims(), kTranspose.name);
   OpCall call(kTranspose, {&x});
@@ -111,7 +128,9 @@ DTensor Transpose(const DTensor& x, int given0, int given1) {
     std::swap(shape[dim0], shape[dim1]);
     return OpRule{std::move(rule), {shape}};
   });
-  DTensor y = ViewResult(call, x, call.local(0).Transpose(dim0, dim1));
+  const MemoryOrder order = x.impl()->order;
+  DTensor y = ViewResult(call, x, call.local(0).Transpose(dim0, dim1),
+                         order == MemoryOrder::Unknown() ? order : order.Transposed(dim0, dim1));
   call.Record({&y}, [dim0, dim1](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Transpose(grads[0], dim0, dim1));
   });
@@ -136,8 +155,8 @@ DTensor Expand(const DTensor& x, const Dims& shape) {
     return OpRule{std::move(rule), {shape}};
   });
   Tensor local = call.local(0).Expand(call.output_layout().LocalShape(x.mesh().coord()));
-  // One element in memory stands for many.
-  DTensor y = call.Result(std::move(local), 0, /*may_write=*/false);
+  // Several elements share one place in memory.
+  DTensor y = call.View(std::move(local), MemoryOrder::Unknown(), /*may_write=*/false);
   call.Record({&y}, [from = x.shape()](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, internal::SumTo(grads[0], from));
   });
@@ -145,6 +164,7 @@ DTensor Expand(const DTensor& x, const Dims& shape) {
 }
 
 DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
+  internal::CheckUsable(kSlice.name, x);
   const int dim = NormalizeDim(given, x.num_dims(), kSlice.name);
   OpCall call(kSlice, {&x});
   call.Attribute(dim, length);
@@ -161,7 +181,10 @@ DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
     shape[dim] = length;
     return OpRule{std::move(rule), {shape}};
   });
-  DTensor y = ViewResult(call, x, call.local(0).Narrow(dim, start, length));
+  const MemoryOrder order = x.impl()->order;
+  const bool keeps_order = length == x.shape()[dim] || order.IsOutermost(dim);
+  DTensor y = ViewResult(call, x, call.local(0).Narrow(dim, start, length),
+                         keeps_order ? order : MemoryOrder::Unknown());
   call.Record({&y},
               [shape = x.shape(), dim, start](std::span<const DTensor> grads, Gradients& out) {
                 out.Set(0, SliceBackward(grads[0], shape, dim, start));
@@ -170,6 +193,7 @@ DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
 }
 
 std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, int dim) {
+  internal::CheckUsable("split", x);
   int64_t total = 0;
   for (int64_t size : sizes) {
     if (size < 0) ThrowInvalid("split: negative size ", size);
@@ -191,6 +215,7 @@ std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, 
 
 DTensor Concat(const std::vector<DTensor>& parts, int given) {
   if (parts.empty()) ThrowInvalid(kConcat.name, ": no tensors");
+  internal::CheckUsable(kConcat.name, parts[0]);
   const int dim = NormalizeDim(given, parts[0].num_dims(), kConcat.name);
   absl::InlinedVector<const DTensor*, 4> operands;
   for (const DTensor& part : parts) operands.push_back(&part);

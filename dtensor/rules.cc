@@ -10,7 +10,7 @@
 namespace shardmesh::internal {
 namespace {
 
-constexpr Op kSumTo{"sum_to_shape"};
+constexpr Op kSumTo{"sum_to_shape"}, kSelect{"select"};
 
 // Bit d: dim d of `from` is summed to get `to`.
 uint32_t SummedDims(const Dims& from, const Dims& to) {
@@ -83,12 +83,25 @@ OpRule ElementwiseRule(const char* op, std::span<const DTensor* const> operands,
   return {std::move(rule), {shape}};
 }
 
+DTensor Select(const DTensor& mask, const DTensor& x, bool keep) {
+  OpCall call(kSelect, {&mask, &x});
+  call.Decide([&] {
+    const DTensor* operands[] = {&mask, &x};
+    return ElementwiseRule(kSelect.name, operands, {2u});
+  });
+  const Tensor zero = ops::Zeros(call.context(), {}, call.local(1).dtype());
+  const Tensor& a = keep ? call.local(1) : zero;
+  const Tensor& b = keep ? zero : call.local(1);
+  return call.Result(ops::Where(call.context(), call.local(0), a, b));
+}
+
 DTensor SumTo(const DTensor& grad, const Dims& shape) {
   if (grad.shape() == shape) return grad;
   OpCall call(kSumTo, {&grad});
   call.Attribute(shape).Decide([&] { return SumToRule(grad, shape); });
   const Layout& layout = call.output_layout();
-  Tensor sum = Tensor::Empty(call.context(), layout.LocalShape(grad.mesh().coord()), grad.dtype());
+  Tensor sum = Tensor::Empty(call.context(), layout.LocalShape(grad.mesh().coord()),
+                             call.LocalDType(grad.dtype()));
   SumInto(call.context(), call.local(0), SummedDims(grad.shape(), shape), /*accumulate=*/false,
           sum);
   return call.Result(std::move(sum));

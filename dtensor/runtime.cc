@@ -3,6 +3,13 @@
 
 namespace shardmesh {
 
+bool HoldsSummands(const Layout& layout) {
+  for (const Placement& p : layout.placements()) {
+    if (p.IsPartial() && (p.op() == ReduceOp::kSum || p.op() == ReduceOp::kProduct)) return true;
+  }
+  return false;
+}
+
 const Plan& Runtime::GetPlan(const Layout& from, const Layout& to, int64_t element_bytes) {
   const PlanKey key{from.id(), to.id(), element_bytes};
   if (auto found = plans_.find(key); found != plans_.end()) return *found->second;
@@ -20,9 +27,19 @@ const Decision* Runtime::FindDecision(const DecisionKey& key) const {
 
 const Decision& Runtime::AddDecision(const DecisionKey& key, Decision decision) {
   ++decision_misses_;
-  if (decisions_.size() >= kMaxCacheEntries) decisions_.clear();
+  if (decisions_.size() >= max_decisions) {
+    if (open_calls_ > 0) retired_.push_back(std::move(decisions_));
+    decisions_ = Decisions();
+  }
   auto entry = std::make_unique<const Decision>(std::move(decision));
   return *decisions_.emplace(key, std::move(entry)).first->second;
 }
+
+PartialPrecisionScope::PartialPrecisionScope(const DeviceMesh& mesh, PartialPrecision precision)
+    : runtime_(Runtime::Of(mesh)), before_(runtime_.partial_precision) {
+  runtime_.partial_precision = precision;
+}
+
+PartialPrecisionScope::~PartialPrecisionScope() { runtime_.partial_precision = before_; }
 
 }  // namespace shardmesh

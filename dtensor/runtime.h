@@ -14,6 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
+#include "shardmesh/dtensor/partial_precision.h"
 #include "shardmesh/mesh/device_mesh.h"
 #include "shardmesh/placement/plan.h"
 #include "shardmesh/placement/rule.h"
@@ -32,7 +33,8 @@ class DecisionKey {
     AddWord(static_cast<uint64_t>(dims.size()));
     for (int64_t extent : dims) AddWord(static_cast<uint64_t>(extent));
   }
-  /// A number that a layout depends on is a count; text would be known by its address.
+  /// Not for keys: a double that decides a layout is really a count, and a string would be hashed
+  /// by its address.
   void Add(double) = delete;
   void Add(const char*) = delete;
 
@@ -55,8 +57,14 @@ class DecisionKey {
   uint64_t hash_ = 0;
 };
 
+/// Whether `dtype` is narrower than the dtype in which sums are accumulated: bf16 and f16.
+inline bool IsSmall(DType dtype) { return IsFloating(dtype) && SizeOf(dtype) < 4; }
+/// Whether ranks hold summands or factors (the largest and the least of values need no precision).
+bool HoldsSummands(const Layout& layout);
+
 struct Decision {
   Propagation propagation;
+  bool has_small_summands = false;             ///< Some operand of a small dtype comes as summands.
   absl::InlinedVector<Dims, 2> output_shapes;  ///< Of this rank's box of each result.
 };
 
@@ -70,16 +78,29 @@ class Runtime {
 
   // Autograd.
   bool grad_enabled = true;
+  PartialPrecision partial_precision = PartialPrecision::kAccumulator;
+  /// In which dtype a rank holds its box of a tensor.
+  DType StoredDType(DType dtype, const Layout& layout) const {
+    const bool wide = IsSmall(dtype) && partial_precision == PartialPrecision::kAccumulator &&
+                      HoldsSummands(layout);
+    return wide ? DType::kF32 : dtype;
+  }
   uint64_t NextSequence() { return ++sequence_; }
   bool in_backward = false;
   /// Called when the Backward now running ends, with whether it succeeded.
   std::vector<std::function<void(bool succeeded)>> at_end_of_backward;
 
-  // Caches. Returned references hold until the next call that misses.
+  // Caches. Returned plans hold until the next call that misses, decisions until EndCall.
   const Plan& GetPlan(const Layout& from, const Layout& to, int64_t element_bytes);
   /// Null on a miss.
   const Decision* FindDecision(const DecisionKey& key) const;
   const Decision& AddDecision(const DecisionKey& key, Decision decision);
+  size_t max_decisions = kMaxCacheEntries;
+  /// While an OpCall lives its decision does, even if the cache is emptied by an op that it calls.
+  void BeginCall() { ++open_calls_; }
+  void EndCall() {
+    if (--open_calls_ == 0 && !retired_.empty()) retired_.clear();
+  }
   size_t num_decisions() const { return decisions_.size(); }
   size_t num_plans() const { return plans_.size(); }
   int64_t decision_misses() const { return decision_misses_; }
@@ -98,7 +119,10 @@ class Runtime {
 
   uint64_t sequence_ = 0;
   int64_t decision_misses_ = 0;
-  absl::flat_hash_map<DecisionKey, std::unique_ptr<const Decision>> decisions_;
+  using Decisions = absl::flat_hash_map<DecisionKey, std::unique_ptr<const Decision>>;
+  Decisions decisions_;
+  std::vector<Decisions> retired_;  // Emptied while calls were open.
+  int open_calls_ = 0;
   absl::flat_hash_map<PlanKey, std::unique_ptr<const Plan>> plans_;
 };
 

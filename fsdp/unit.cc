@@ -201,8 +201,9 @@ std::vector<Work> Unit::PostPhase(size_t phase) {
       // A gradient that is replicated along the shard axis needs only a local slice; rare.
       Tensor target = Tensor::Empty(context, step.to.LocalShape(mesh_.coord()),
                                     reduction.value.dtype(), MemoryCategory::kGradients);
-      const Tensor moved = shardmesh::internal::Move(Runtime::Of(mesh_), mesh_, reduction.value,
-                                                     step.from, step.to, "fsdp_reduce");
+      const Tensor moved =
+          shardmesh::internal::Move(Runtime::Of(mesh_), mesh_, reduction.value,
+                                    reduction.value.dtype(), step.from, step.to, "fsdp_reduce");
       ops::Copy(context, moved, target);
       staging_.staging_bytes += target.Bytes();
       reduction.target = target;

@@ -136,7 +136,7 @@ void UnitParameter::Release() {
   leaf_.local().storage()->Release(absl::StrCat("resharded by FullyShard unit ", unit_name_));
 }
 
-// The first gradient fixes the layout, any one with the gathered boxes; later gradients must match.
+// The first gradient fixes the layout, any that has the gathered boxes; later ones must match.
 bool UnitParameter::Accepts(const Layout& layout) const {
   return buffer_ ? layout == buffer_layout_ : Fits(layout);
 }
@@ -163,7 +163,9 @@ void UnitParameter::Commit() {
     sum.storage()->BumpVersion();
   } else {
     DTensor handle = shard;
-    handle.SetGrad(DTensor(mesh_, sharded_, ops::Cast(context, reduced_, parameter_.dtype())));
+    Tensor gradient = ops::Cast(context, reduced_, parameter_.dtype());
+    reduced_ = Tensor();  // So that SetGrad finds no other owner and need not copy.
+    handle.SetGrad(DTensor(mesh_, sharded_, std::move(gradient)));
   }
   reduced_ = Tensor();
 }

@@ -100,7 +100,7 @@ void Parameter::SetData(DTensor data) {
   if (data.dtype() != dtype() || data.layout() != layout() || data.mesh() != mesh()) {
     ThrowInvalid("parameter ", ToString(), " cannot take the values of ", data.ToString());
   }
-  if (!data.local().IsContiguous()) {
+  if (!data.IsRowMajor()) {
     ThrowInvalid("parameter ", ToString(), " cannot take values that are not contiguous");
   }
   if (!data.IsLeaf()) data = data.Detach();

@@ -14,11 +14,12 @@
 
 namespace shardmesh::internal {
 
-/// This rank's box of layout `to`, given its box of `from`. May alias `local` (where the new box is
-/// the old one or a contiguous part of it). `op` names the caller in traces. Collective over the
-/// mesh.
-Tensor Move(Runtime& runtime, const DeviceMesh& mesh, const Tensor& local, const Layout& from,
-            const Layout& to, std::string_view op);
+/// This rank's box of layout `to`, given its box of `from`, of a tensor of `dtype`. Aliases `local`
+/// on every rank where only axes of size 1 change, else on none. `op` names the caller in traces.
+/// Summands of a small dtype come and go in the dtype that partial_precision.h says. Collective
+/// over the mesh.
+Tensor Move(Runtime& runtime, const DeviceMesh& mesh, const Tensor& local, DType dtype,
+            const Layout& from, const Layout& to, std::string_view op);
 
 /// The group communicator of a step.
 Communicator& GroupOf(const DeviceMesh& mesh, const AxisList& axes);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/dtensor.h"
 #include "shardmesh/dtensor/gradients.h"
+#include "shardmesh/dtensor/partial_precision.h"
 
 namespace shardmesh {
 
@@ -23,9 +25,15 @@ class Node;
 
 namespace internal {
 
-/// Where gradients of a leaf go. Owned by the leaf; nodes share it.
+/// Where gradients of a leaf go. Shared by the leaf and the nodes that read it: it outlives the
+/// last handle of the tensor for as long as a graph can deliver to it.
 struct Leaf {
+  Leaf(std::weak_ptr<DTensorImpl> tensor, Layout layout, DType dtype)
+      : tensor(std::move(tensor)), layout(layout), dtype(dtype) {}
+
   std::weak_ptr<DTensorImpl> tensor;
+  Layout layout;
+  DType dtype;
   GradSink* sink = nullptr;
   std::function<void()> on_complete;
   std::vector<std::function<DTensor(const DTensor&)>> hooks;
@@ -42,27 +50,38 @@ struct Edge {
 
 }  // namespace internal
 
-/// One recorded op. Belongs to a rank. Long chains are destroyed iteratively.
+/// One recorded op. Belongs to a rank. Graphs of any shape and depth are destroyed iteratively.
 class Node {
  public:
   using Edges = absl::InlinedVector<internal::Edge, 3>;
+  /// What a gradient of a result must fit.
+  struct Output {
+    Layout layout;
+    DType dtype;
+  };
+  using Outputs = absl::InlinedVector<Output, 1>;
 
-  Node(uint64_t sequence, const char* name, int num_outputs)
-      : sequence_(sequence), name_(name), num_outputs_(num_outputs) {}
+  Node(uint64_t sequence, const char* name) : sequence_(sequence), name_(name) {}
   virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
   uint64_t sequence() const { return sequence_; }
   const char* name() const { return name_; }
-  int num_outputs() const { return num_outputs_; }
+  int num_outputs() const { return static_cast<int>(outputs_.size()); }
+  const Outputs& outputs() const { return outputs_; }
   Edges& edges() { return edges_; }
+  /// Makes this the node of `results`, with an edge to what made each of `operands`.
+  void Connect(const std::shared_ptr<Node>& self, std::span<const DTensor* const> operands,
+               std::initializer_list<DTensor*> results);
 
   /// `grads` has one entry a result; no tensor where none arrived. Called at most once.
   virtual void Backward(std::span<const DTensor> grads, Gradients& out) = 0;
   /// Frees what was saved.
   virtual void Release() = 0;
   bool used = false;  ///< Backward has passed; the saved values are gone.
+  /// That of the scope in which the op was recorded; holds for its backward.
+  PartialPrecision partial_precision = PartialPrecision::kAccumulator;
 
   struct Hook {
     int output;
@@ -73,7 +92,7 @@ class Node {
  private:
   uint64_t sequence_;
   const char* name_;
-  int num_outputs_;
+  Outputs outputs_;
   Edges edges_;
 };
 
@@ -84,8 +103,8 @@ namespace internal {
 template <typename F>
 class FunctionNode final : public Node {
  public:
-  FunctionNode(uint64_t sequence, const char* name, int num_outputs, F function)
-      : Node(sequence, name, num_outputs), function_(std::in_place, std::move(function)) {}
+  FunctionNode(uint64_t sequence, const char* name, F function)
+      : Node(sequence, name), function_(std::in_place, std::move(function)) {}
   void Backward(std::span<const DTensor> grads, Gradients& out) override {
     (*function_)(grads, out);
   }
@@ -94,6 +113,19 @@ class FunctionNode final : public Node {
  private:
   std::optional<F> function_;
 };
+
+/// Records the op `name`: makes `results` differentiable by `backward`, a callable as above.
+template <typename F>
+void RecordNode(uint64_t sequence, const char* name, std::span<const DTensor* const> operands,
+                std::initializer_list<DTensor*> results, F backward) {
+  const std::shared_ptr<Node> node =
+      std::make_shared<FunctionNode<F>>(sequence, name, std::move(backward));
+  node->Connect(node, operands, results);
+}
+
+/// Gives up a reference to a graph. What that destroys is destroyed one node after the other, never
+/// nested, so a graph may be as deep as memory allows.
+void Drop(std::shared_ptr<Node> node);
 
 }  // namespace internal
 }  // namespace shardmesh

@@ -19,6 +19,10 @@ Rule FactorsOf(const Dims& shape, std::initializer_list<int> whole = {});
 OpRule ElementwiseRule(const char* op, std::span<const DTensor* const> operands,
                        std::initializer_list<uint32_t> linear = {});
 
+/// x where `mask` (bool) is `keep`, else 0, whatever x is there: an infinity times 0 would be nan.
+/// Linear in x. Not recorded: for backward formulas.
+DTensor Select(const DTensor& mask, const DTensor& x, bool keep = true);
+
 /// The gradient of an operand of shape `shape` that was broadcast to `grad`'s shape.
 DTensor SumTo(const DTensor& grad, const Dims& shape);
 
