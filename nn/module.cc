@@ -28,6 +28,8 @@ Module::~Module() {
 }
 
 DTensor Module::Call(Inputs inputs) {
+  std::vector<std::shared_ptr<void>> scopes;
+  for (const auto& make : scopes_) scopes.push_back(make());
   for (const PreHook& hook : pre_hooks_) hook(*this, inputs);
   DTensor output = Forward(inputs);
   for (const PostHook& hook : post_hooks_) hook(*this, inputs, output);

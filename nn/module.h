@@ -14,6 +14,7 @@
 #define SHARDMESH_NN_MODULE_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,6 +49,11 @@ class Module {
   /// later run later.)
   void PrependForwardPreHook(PreHook hook) {
     pre_hooks_.insert(pre_hooks_.begin(), std::move(hook));
+  }
+  /// What `make` returns lives through each call, hooks included, also through one that throws: for
+  /// scopes such as PartialPrecisionScope.
+  void AddForwardScope(std::function<std::shared_ptr<void>()> make) {
+    scopes_.push_back(std::move(make));
   }
   void AddForwardHook(PostHook hook) { post_hooks_.push_back(std::move(hook)); }
 
@@ -115,6 +121,7 @@ class Module {
   std::vector<std::pair<std::string, Tensor>> buffers_;
   std::vector<std::pair<std::string, Module*>> children_;
   Module* parent_ = nullptr;  // The first module that registered this one.
+  std::vector<std::function<std::shared_ptr<void>()>> scopes_;
   std::vector<PreHook> pre_hooks_;
   std::vector<PostHook> post_hooks_;
   bool training_ = true;

@@ -106,7 +106,7 @@ TEST(Module, RefusesNamesThatAreEmptyDottedOrTaken) {
   EXPECT_THAT(MessageOf([&] { child.RegisterChild("up", root); }), HasSubstr("below itself"));
   EXPECT_THAT(MessageOf([&] { root.RegisterChild("me", root); }), HasSubstr("below itself"));
   EXPECT_THAT(MessageOf([&] { root.RegisterParameter("none", Parameter()); }),
-              HasSubstr("no parameter"));
+              HasSubstr("undefined parameter"));
 }
 
 TEST(Module, RunsHooksInOrderAndLetsThemReplaceValues) {

@@ -318,6 +318,46 @@ class OwnStyle : public Style {
   std::string ToString() const override { return "OwnStyle()"; }
 };
 
+TEST(SmallPartials, HalvesTheBytesOfABf16LayerForwardAndBackward) {
+  OnRanks({{"tp", 2}}, [](const DeviceMesh& mesh) {
+    for (const bool small : {false, true}) {
+      nn::Linear down(6, 4, {.dtype = DType::kBF16}), up(4, 6, {.dtype = DType::kBF16});
+      const auto style = [&](StylePtr plain) { return small ? SmallPartials(plain) : plain; };
+      Parallelize(down, mesh, "tp", {{"", style(Rowwise())}});
+      Parallelize(up, mesh, "tp", {{"", style(Colwise())}});
+      down.Initialize(1);
+      up.Initialize(2);
+      const auto x = [&](int64_t features) {
+        return Full(mesh, {5, features}, DType::kBF16, 0.5, {Replicate()}).SetRequiresGrad();
+      };
+      const int64_t element = small ? 2 : 4;
+      {
+        CommTrace trace(mesh);
+        down(x(6));
+        EXPECT_EQ(trace.Bytes("tp", "all_reduce"), 5 * 4 * element);
+      }
+      const DTensor y = up(x(4));
+      CommTrace trace(mesh);
+      Backward(y, Full(mesh, {5, 6}, DType::kBF16, 1.0, {Shard(1)}));
+      EXPECT_EQ(trace.Bytes("tp", "all_reduce"), 5 * 4 * element);
+    }
+  });
+}
+
+TEST(SmallPartials, EndWithACallThatThrows) {
+  OnRanks({{"tp", 2}}, [](const DeviceMesh& mesh) {
+    nn::Linear down(6, 4, {.dtype = DType::kBF16});
+    Parallelize(down, mesh, "tp", {{"", SmallPartials(Rowwise())}});
+    down.Initialize(1);
+    EXPECT_THAT(MessageOf([&] {
+                  down(Zeros(mesh, {5, 7}, DType::kBF16, {Replicate()}));
+                }),
+                HasSubstr("linear"));
+    const DTensor s = Sum(Zeros(mesh, {4}, DType::kBF16, {Shard(0)}));
+    EXPECT_EQ(s.local().dtype(), DType::kF32);
+  });
+}
+
 TEST(Style, MayBeTheUsersOwn) {
   OnRanks({{"tp", 2}}, [](const DeviceMesh& mesh) {
     nn::Linear linear(4, 6);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/partial_precision.h"
 #include "shardmesh/nn/embedding.h"
 #include "shardmesh/nn/linear.h"
 
@@ -162,6 +163,29 @@ class PrepareOutputStyle final : public Style {
   Placement output_;
 };
 
+class SmallPartialsStyle final : public Style {
+ public:
+  explicit SmallPartialsStyle(StylePtr style) : style_(std::move(style)) {}
+
+  std::vector<Placed> PlaceParameters(nn::Module& module, const std::string& name,
+                                      const DeviceMesh& mesh, int axis) const override {
+    return style_->PlaceParameters(module, name, mesh, axis);
+  }
+  void Apply(nn::Module& module, const std::string& name, const DeviceMesh& mesh,
+             int axis) const override {
+    style_->Apply(module, name, mesh, axis);
+    module.AddForwardScope([mesh] {
+      return std::make_shared<PartialPrecisionScope>(mesh, PartialPrecision::kTensor);
+    });
+  }
+  std::string ToString() const override {
+    return absl::StrCat("SmallPartials(", style_->ToString(), ")");
+  }
+
+ private:
+  StylePtr style_;
+};
+
 }  // namespace
 
 std::vector<Style::Placed> Style::PlaceParameters(nn::Module&, const std::string&,
@@ -175,6 +199,10 @@ StylePtr Rowwise(Placement output) { return std::make_shared<RowwiseStyle>(outpu
 StylePtr Sequence() { return std::make_shared<SequenceStyle>(); }
 StylePtr PrepareInput(Placement input) { return std::make_shared<PrepareInputStyle>(input); }
 StylePtr PrepareOutput(Placement output) { return std::make_shared<PrepareOutputStyle>(output); }
+StylePtr SmallPartials(StylePtr style) {
+  if (style == nullptr) ThrowInvalid("SmallPartials: there is no style");
+  return std::make_shared<SmallPartialsStyle>(std::move(style));
+}
 
 DTensor MoveAxis(const DTensor& x, int axis, Placement placement, const std::string& what) {
   if (placement.IsShard()) {

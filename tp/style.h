@@ -61,6 +61,10 @@ StylePtr Sequence();
 /// uses inside the module.
 StylePtr PrepareInput(Placement input);
 StylePtr PrepareOutput(Placement output);
+/// As `style`, but summands of bf16 and f16 that the module makes, forward and backward, are held
+/// and reduced in that dtype instead of f32: half the bytes on the wire, p + 1 roundings for p
+/// ranks instead of one (dtensor/partial_precision.h).
+StylePtr SmallPartials(StylePtr style);
 
 /// `x` with `placement` along mesh axis `axis`, other axes unchanged; negative shard dims count
 /// from the last. A differentiable Redistribute even if the layout does not change
