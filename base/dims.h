@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A short list of integers, one a dim: the shape, strides or offsets of a tensor. Fixed capacity,
+// One integer per dimension: the shape, strides or offsets of a tensor. Fixed capacity,
 // no allocation, trivially copyable: dispatch copies many of them.
 //
 //   Dims shape = {16, 128, 64};

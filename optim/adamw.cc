@@ -37,7 +37,7 @@ void AdamW::Step() {
 }
 
 void AdamW::Update(nn::Parameter& parameter, State& state) const {
-  internal::Operands operands = internal::BeginStep(kName, parameter, state.layout);
+  internal::StepOperands operands = internal::BeginStep(kName, parameter, state.layout);
   if (!state.m) {
     state.layout = parameter.data().layout();
     state.m = internal::MakeState(operands.context, operands.value);

@@ -39,12 +39,6 @@ class AdamW {
 
   /// Applies and clears the gradient of each parameter that has one; the others are left alone, and
   /// their step count does not change.
-  /// keeps f32 parameters and casts what it gathers), appears twice, or an option is out of
-  /// range.
-  AdamW(std::vector<nn::Parameter> parameters, const AdamWOptions& options = {});
-
-  /// Applies and clears the gradient of each parameter that has one. Other parameters, and their
-  /// numbers of steps, do not change.
   /// Local.
   /// Errors: throws Error(kFailedPrecondition) naming the parameter if its values have been moved
   /// to another layout since its first step.

@@ -232,8 +232,6 @@ double ClipGradNorm(const std::vector<nn::Parameter>& parameters, double max_nor
   } else {
     Scale(groups, factor);
   }
-  // The comparison is false for a nan, which is then multiplied into the gradients.
-  if (!(factor >= 1)) Scale(groups, factor);
   return norm;
 }
 

@@ -24,9 +24,6 @@ enum class NonFiniteNorm {
 /// Scales all gradients in place by min(1, max_norm / (norm + eps)), where norm is the Euclidean
 /// norm of all of them together, and returns the norm as it was before: the same on every rank.
 /// 0 if there are no gradients.
-/// norm of all of them together, and returns the norm before scaling: the same on every rank.
-/// 0 if there are no gradients. If the norm is not finite it is returned so, and the gradients
-/// follow the formula (PyTorch's, with error_if_nonfinite=False): 0 or nan.
 ///
 /// The parameters may have any mix of layouts, on several meshes: each element of a global gradient
 /// counts once, whatever its number of replicas. Sums of squares are f64; where squares of f64

@@ -35,7 +35,7 @@ void Sgd::Step() {
 }
 
 void Sgd::Update(nn::Parameter& parameter, State& state) const {
-  internal::Operands operands = internal::BeginStep(kName, parameter, state.layout);
+  internal::StepOperands operands = internal::BeginStep(kName, parameter, state.layout);
   const bool first = !state.buffer;
   if (first && options_.momentum != 0) {
     state.layout = parameter.data().layout();

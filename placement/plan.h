@@ -42,8 +42,8 @@ enum class StepKind : uint8_t {
 /// "slice", "make_partial", "all_gather", "all_reduce", "reduce_scatter", "all_to_all".
 std::string_view Name(StepKind kind);
 
-/// One move. Value type. Axes of size one are in no group; they may change placement in any step
-/// without moving data.
+/// One move. Value type. Axes of size 1 take part in no group; they may change placement in any
+/// step, and no data moves for that.
 struct Step {
   StepKind kind;
   /// The axes of the group that communicates, or that change in a local move, in mesh order.

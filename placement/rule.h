@@ -36,7 +36,8 @@ namespace shardmesh {
 /// Value type. Parse builds it from text; ops with a variable number of dims fill in the fields.
 struct Rule {
   static constexpr int kNotShardable = -1;
-  /// The factor of each dim, or kNotShardable if every rank needs (or produces) the whole dim.
+  /// For each dim the factor that indexes it, or kNotShardable: every rank needs (or makes) the
+  /// whole dim.
   using FactorOfDim = absl::InlinedVector<int, 6>;
 
   struct Factor {

@@ -38,8 +38,8 @@ void CheckRange(std::string_view optimizer, std::string_view option, double valu
                std::isinf(high) ? " or more, and finite" : absl::StrCat(" to below ", high));
 }
 
-Operands BeginStep(std::string_view optimizer, const nn::Parameter& parameter,
-                   const Layout& state_layout) {
+StepOperands BeginStep(std::string_view optimizer, const nn::Parameter& parameter,
+                       const Layout& state_layout) {
   const DTensor& data = parameter.data();
   const DTensor& gradient = data.grad();
   if (gradient.layout() != data.layout()) {

@@ -18,16 +18,15 @@ void CheckRange(std::string_view optimizer, std::string_view option, double valu
                 double high);
 
 /// One parameter's shard and gradient.
-struct Operands {
+struct StepOperands {
   ExecutionContext& context;
   Tensor value;     ///< Aliased: written in place.
   Tensor gradient;  ///< Contiguous.
 };
-/// Throws Error(kFailedPrecondition) naming the parameter if the gradient's layout or
-/// `state_layout` (that of the optimizer's state; undefined before the first step) is not that of
-/// the values.
-Operands BeginStep(std::string_view optimizer, const nn::Parameter& parameter,
-                   const Layout& state_layout);
+/// Throws Error(kFailedPrecondition) naming the parameter if `state_layout` (of what the optimizer
+/// keeps; none at first) or the gradient's layout is not that of the values.
+StepOperands BeginStep(std::string_view optimizer, const nn::Parameter& parameter,
+                       const Layout& state_layout);
 void ClearGradient(const nn::Parameter& parameter);
 
 /// Zeros like `value`, counted as optimizer memory.

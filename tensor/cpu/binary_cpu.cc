@@ -18,7 +18,7 @@ using RunKernel = void (*)(char* const* data, int64_t n);
 struct Add {
   template <typename A>
   static SHARDMESH_ALWAYS_INLINE A Apply(A a, A b) {
-    return cpu::Sum(a, b);
+    return cpu::Plus(a, b);
   }
 };
 struct Sub {

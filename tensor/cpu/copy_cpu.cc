@@ -114,7 +114,7 @@ struct AccumulateLoop {
     using A = Accumulator<To>;
     SHARDMESH_INDEPENDENT
     for (int64_t i = 0; i < n; ++i) {
-      out[i] = cpu::Store<To>(cpu::Sum(cpu::Load(sum[i]), static_cast<A>(cpu::Load(x[i]))));
+      out[i] = cpu::Store<To>(cpu::Plus(cpu::Load(sum[i]), static_cast<A>(cpu::Load(x[i]))));
     }
   }
   static void Kernel(char* const* data, int64_t n) {

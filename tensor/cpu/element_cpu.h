@@ -36,7 +36,7 @@ constexpr bool kWraps = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
 /// a + b, a - b, a * b. Integers wrap around; for bool they are or, exclusive or, and.
 template <typename T>
-SHARDMESH_ALWAYS_INLINE T Sum(T a, T b) {
+SHARDMESH_ALWAYS_INLINE T Plus(T a, T b) {
   if constexpr (internal::kWraps<T>) {
     using U = std::make_unsigned_t<T>;
     return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));

@@ -38,7 +38,7 @@ struct AddInto {
   template <typename V>
   SHARDMESH_ALWAYS_INLINE void operator()(V& a, const V& b) const {
     if constexpr (std::is_integral_v<V>) {
-      a = cpu::Sum(a, b);
+      a = cpu::Plus(a, b);
     } else {
       a += b;
     }
