@@ -203,7 +203,8 @@ TEST(CheckpointReader, QuotesAndCutsNamesOfFilesAndTensors) {
                                  R"({")" + json_odd + R"(":"1.safetensors"})"}) {
     WriteShards(map);
     const std::string message(CheckpointReader::Open(TestFolder()).status().message());
-    EXPECT_THAT(message, ::testing::HasSubstr(R"(\x1b[2J\nxxx)"));
+    EXPECT_THAT(message, ::testing::HasSubstr("...xxx"));  // The middle is cut.
+    for (const char c : message) EXPECT_TRUE(c >= ' ' && c <= '~') << static_cast<int>(c);
     EXPECT_LT(message.size(), 1500u);
   }
   const std::string path_message(CheckpointReader::Open("/none/" + odd).status().message());

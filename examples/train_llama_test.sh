@@ -58,10 +58,10 @@ refuses "mlp is 9223372036854775807; expected 1 to" --mlp=9223372036854775807
 refuses "heads is 0; expected 1 to" --heads=0
 refuses "sample is 9223372036854775807; expected 0 to" --sample=9223372036854775807
 refuses "temperature is 'inf'" --temperature=inf
-refuses "unknown flag '.x1b\\[2J.nstepz" $'--\e[2J\nstepz'
+refuses "unknown flag '--.x1b\\[2J.nstepz" $'--\e[2J\nstepz'
 refuses "unknown axis '.x1b\\[2J.n'" $'--mesh=\e[2J\n=2'
 refuses "data file '/none/.x1b\\[2J.n'" $'--data=/none/\e[2J\n'
-refuses "^.{1,600}$" --mesh="$(head -c 100000 /dev/zero | tr '\0' x)"
+refuses "^.{1,1000}$" --mesh="$(head -c 100000 /dev/zero | tr '\0' x)"
 refuses "expected f32, f64 or bf16" --precision=fp8
 refuses "unexpected argument 'more'" more
 refuses "hidden is 130; expected a multiple of 2 x heads, which is 8" --hidden=130 --heads=4
