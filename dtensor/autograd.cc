@@ -255,7 +255,18 @@ class Engine {
     }
   }
 
-  static void AddTo(DTensor& sum, DTensor grad) { sum = sum ? Add(sum, grad) : std::move(grad); }
+  // A sum is held small only if both terms are: were it the scope of the node that comes last that
+  // decides, what one scope keeps in f32 would be rounded because of another.
+  void AddTo(DTensor& sum, DTensor grad) {
+    if (!sum) {
+      sum = std::move(grad);
+      return;
+    }
+    const bool is_small = sum.local().dtype() == sum.dtype() && grad.local().dtype() == sum.dtype();
+    runtime_.partial_precision =
+        is_small ? PartialPrecision::kTensor : PartialPrecision::kAccumulator;
+    sum = Add(sum, grad);
+  }
 
   void Deliver(Leaf& leaf, LeafState& state, DTensor grad) {
     if (leaf.sink != nullptr && leaf.hooks.empty()) {

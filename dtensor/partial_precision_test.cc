@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/comm_trace.h"
 #include "shardmesh/dtensor/ops.h"
@@ -234,6 +235,45 @@ TEST(PartialPrecision, ScopesNestAndEnd) {
     }
     EXPECT_EQ(element(), 4);
   });
+}
+
+// The gradient of a value that several scopes use was once held as the scope of the first use said,
+// so that one scope's f32 was rounded because of another's bf16.
+TEST(PartialPrecision, AGradientOfSeveralScopesIsSmallOnlyIfAllAre) {
+  constexpr PartialPrecision kWide = PartialPrecision::kAccumulator,
+                             kSmall = PartialPrecision::kTensor;
+  struct Row {
+    PartialPrecision first, second;
+    int64_t element_bytes;
+  };
+  for (const Row& row : {Row{kWide, kWide, 4}, Row{kSmall, kWide, 4}, Row{kWide, kSmall, 4},
+                         Row{kSmall, kSmall, 2}}) {
+    OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+      DTensor x = Full(mesh, {5, 4}, DType::kBF16, 0.5, {Replicate()}).SetRequiresGrad();
+      const auto use = [&](PartialPrecision precision, double weight) {
+        const PartialPrecisionScope scope(mesh, precision);
+        return Linear(x, Full(mesh, {6, 4}, DType::kBF16, weight, {Shard(0)}));
+      };
+      const DTensor first = use(row.first, 0.25), second = use(row.second, -1.5);
+      CommTrace trace(mesh);
+      Backward(Add(first, second), Full(mesh, {5, 6}, DType::kBF16, 1.0, {Shard(1)}));
+      EXPECT_EQ(trace.Bytes("x", "all_reduce"), 5 * 4 * row.element_bytes);
+      EXPECT_EQ(Whole(x.grad()), std::vector<double>(20, 6 * (0.25 - 1.5)));
+    });
+  }
+}
+
+TEST(PartialPrecision, AScopeOnOneRankAloneIsAnErrorThatShowsBothDTypes) {
+  const absl::Status status = RunRanks(2, [](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, kTwo);
+    const PartialPrecisionScope scope(
+        mesh, world.rank() == 0 ? PartialPrecision::kTensor : PartialPrecision::kAccumulator);
+    Redistribute(Sum(Make(mesh, Cancelling(DType::kBF16), Rows(kTwo)), {0}), {Replicate()});
+  });
+  EXPECT_THAT(
+      std::string(status.message()),
+      ::testing::AllOf(::testing::HasSubstr("mismatch"), ::testing::HasSubstr("bf16[3]"),
+                       ::testing::HasSubstr("f32[3]"), ::testing::HasSubstr("redistribute")));
 }
 
 // ---- numbers that are not finite ----------------------------------------------------------------
