@@ -232,6 +232,12 @@ TEST(Lifetime, MakingFromNothingIsRefused) {
     };
     EXPECT_THAT(replace({}), HasSubstr("`fill` replaced the tensor it was to fill"));
     EXPECT_THAT(replace(ops::Zeros(mesh.context(), {7}, DType::kF32)), HasSubstr("replaced"));
+    // Another view of the same memory, of the same shape.
+    EXPECT_THAT(ErrorOf([&] {
+                  FromBoxes(mesh, {6, 3}, DType::kF32, {Shard(0)},
+                            [](const Box&, Tensor& local) { local = local.Transpose(0, 1); });
+                }),
+                HasSubstr("replaced"));
     DTensor x = Zeros(mesh, {3}, DType::kF32, {Replicate()}).SetRequiresGrad();
     EXPECT_THAT(ErrorOf([&] { x.RegisterGradHook(nullptr); }), HasSubstr("is empty"));
     EXPECT_THAT(ErrorOf([&] { WithBackwardCallback(x, nullptr); }), HasSubstr("is empty"));

@@ -164,6 +164,7 @@ DTensor FromBoxes(const DeviceMesh& mesh, const Dims& global_shape, DType dtype,
   const Tensor given = local;
   fill(box, local);
   if (!local || local.storage() != given.storage() || !(local.shape() == given.shape()) ||
+      !(local.strides() == given.strides()) || local.offset() != given.offset() ||
       local.dtype() != dtype) {
     ThrowInvalid("FromBoxes: `fill` replaced the tensor it was to fill, ", given.ToString(),
                  ", by ", local ? local.ToString() : "no tensor", "; copy into it instead");
