@@ -61,7 +61,7 @@ refuses "temperature is 'inf'" --temperature=inf
 refuses "unknown flag '--.x1b\\[2J.nstepz" $'--\e[2J\nstepz'
 refuses "unknown axis '.x1b\\[2J.n'" $'--mesh=\e[2J\n=2'
 refuses "data file '/none/.x1b\\[2J.n'" $'--data=/none/\e[2J\n'
-refuses "^.{1,1000}$" --mesh="$(head -c 100000 /dev/zero | tr '\0' x)"
+refuses "^.{1,600}$" --mesh="$(head -c 100000 /dev/zero | tr '\0' x)"
 refuses "expected f32, f64 or bf16" --precision=fp8
 refuses "unexpected argument 'more'" more
 refuses "hidden is 130; expected a multiple of 2 x heads, which is 8" --hidden=130 --heads=4

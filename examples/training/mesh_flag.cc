@@ -18,6 +18,9 @@ namespace {
 
 constexpr char kExpectation[] = "expected NAME=SIZE,... with the axes dp_replicate, dp and tp";
 
+// Of a part of the flag, which the flag's own message quotes as well.
+constexpr size_t kMaxQuoted = 80;
+
 template <typename... Parts>
 absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts..., "; ", kExpectation));
@@ -27,15 +30,15 @@ absl::StatusOr<MeshAxis> ParseAxis(std::string_view part) {
   const size_t equals = part.find('=');
   const std::string name(part.substr(0, equals));
   if (name != "dp_replicate" && name != "dp" && name != "tp") {
-    return Refuse("unknown axis ", Quoted(name));
+    return Refuse("unknown axis ", Quoted(name, kMaxQuoted));
   }
   if (equals == part.npos) return Refuse("axis ", name, " has no size");
   const std::string_view digits = part.substr(equals + 1);
   int size;
   if (!absl::SimpleAtoi(absl::string_view(digits.data(), digits.size()), &size) || size < 1 ||
       size > kMaxRanks) {
-    return Refuse("size ", Quoted(digits), " of axis ", name, " is not a number from 1 to ",
-                  kMaxRanks);
+    return Refuse("size ", Quoted(digits, kMaxQuoted), " of axis ", name,
+                  " is not a number from 1 to ", kMaxRanks);
   }
   return MeshAxis{name, size};
 }
