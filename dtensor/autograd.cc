@@ -54,9 +54,10 @@ void Drop(std::shared_ptr<Node> node) {
     doomed_nodes->push_back(std::move(node));
     return;
   }
+  if (node.use_count() > 1) return;  // Destroys nothing.
   Doomed doomed;
-  doomed.push_back(std::move(node));
   doomed_nodes = &doomed;
+  node.reset();
   while (!doomed.empty()) {
     const std::shared_ptr<Node> next = std::move(doomed.back());
     doomed.pop_back();

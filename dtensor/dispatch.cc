@@ -39,9 +39,9 @@ OpCall::OpCall(const Op& op, std::span<const DTensor* const> operands)
     : op_(op), operands_(operands.begin(), operands.end()), runtime_(CheckedRuntime(op, operands)) {
   key_.Add(&op);
   for (const DTensor* operand : operands_) {
-    key_.Add(operand->layout().id());
-    const auto local_dtype = static_cast<unsigned>(operand->local().dtype());
-    key_.Add(static_cast<unsigned>(operand->dtype()) | local_dtype << 8);
+    const internal::DTensorImpl& impl = *operand->impl();
+    key_.Add(impl.layout.id());
+    key_.Add(static_cast<unsigned>(impl.dtype) | static_cast<unsigned>(impl.local.dtype()) << 8);
   }
   for (const int coordinate : mesh().coord()) key_.Add(coordinate);
   runtime_.BeginCall();
@@ -122,7 +122,7 @@ DTensor OpCall::input(int operand) const {
   return DTensor(std::move(impl));
 }
 
-std::shared_ptr<internal::DTensorImpl> OpCall::Wrap(DType dtype, Tensor local, int result) const {
+std::shared_ptr<internal::DTensorImpl> OpCall::Wrap(DType dtype, Tensor&& local, int result) const {
   const Layout& layout = output_layout(result);
   if (!(local.shape() == decision_->output_shapes[result])) {
     Throw(absl::StatusCode::kInternal, op_.name, ": result ", result, " is ", local.ToString(),
@@ -142,7 +142,7 @@ DTensor OpCall::Result(Tensor local, int result, bool may_write) const {
   return y;
 }
 
-DTensor OpCall::ResultOf(DType dtype, Tensor local, int result) const {
+DTensor OpCall::ResultOf(DType dtype, Tensor&& local, int result) const {
   if (!local.IsContiguous()) local = ops::Clone(context(), local);
   return DTensor(Wrap(dtype, std::move(local), result));
 }

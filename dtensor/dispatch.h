@@ -84,12 +84,13 @@ class OpCall {
   const Op& op() const { return op_; }
   Runtime& runtime() const { return runtime_; }
   ExecutionContext& context() const { return mesh().context(); }
-  const DeviceMesh& mesh() const { return operands_[0]->mesh(); }
+  const DeviceMesh& mesh() const { return operands_[0]->impl()->mesh; }
   /// The operand's local tensor in the decided layout. If some operand is Partial, of a small dtype
   /// and held in f32, then all operands of a small dtype are f32 here.
   const Tensor& local(int operand) const {
     CheckOperand(operand);
-    return locals_.empty() || !locals_[operand] ? operands_[operand]->local() : locals_[operand];
+    return locals_.empty() || !locals_[operand] ? operands_[operand]->impl()->local
+                                                : locals_[operand];
   }
   /// Whether the operand had to move: then local() shares no memory with it.
   bool IsMoved(int operand) const {
@@ -120,7 +121,7 @@ class OpCall {
   /// memory with an operand in a way that in-place ops must not see.
   DTensor Result(Tensor local, int result = 0, bool may_write = true) const;
   /// The same for a result of `dtype`.
-  DTensor ResultOf(DType dtype, Tensor local, int result = 0) const;
+  DTensor ResultOf(DType dtype, Tensor&& local, int result = 0) const;
   /// Wraps a view of an operand, which lies in memory in `order`.
   DTensor View(Tensor local, internal::MemoryOrder order, bool may_write) const;
 
@@ -140,7 +141,7 @@ class OpCall {
   const Decision& DecideAnew(const OpRule& op_rule);
   void MoveOperands();
   void WidenOperands();
-  std::shared_ptr<internal::DTensorImpl> Wrap(DType dtype, Tensor local, int result) const;
+  std::shared_ptr<internal::DTensorImpl> Wrap(DType dtype, Tensor&& local, int result) const;
   void CheckOperand(int operand) const {
     if (decision_ == nullptr || static_cast<size_t>(operand) >= operands_.size())
       ThrowMisuse("operand", operand);
