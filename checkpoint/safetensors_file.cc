@@ -110,8 +110,7 @@ absl::Status ReadStoredBox(const InputFile& file, const StoredTensor& tensor, co
   SHARDMESH_RETURN_IF_ERROR(CheckTarget(box, out));
   if (box.IsEmpty()) return absl::OkStatus();
   SHARDMESH_ASSIGN_OR_RETURN(const InputFile::Reader open, file.StartReading());
-  out.storage()->BumpVersion();
-  BoxReader reader(open, tensor.begin, *tensor.dtype, out.dtype(), out.raw_data());
+  BoxReader reader(open, tensor.begin, *tensor.dtype, out.dtype(), out.mutable_raw_data());
   const absl::Status status = reader.Read(shape, box);
   // After the read, so that a write during it is noticed, and before `status`: a write also
   // explains an element that cannot be converted.

@@ -46,9 +46,8 @@ class Subject {
     local_target_ = Tensor::Empty(world.context(), {p_, elements}, DType::kF32);
     for (int shard = 0; shard < p_; ++shard) {
       for (int64_t i = 0; i < elements; ++i) {
-        Shard(sources_, shard)[i] = ValueOf(world.rank(), shard, i);
-        Shard(local_, shard)[i] = ValueOf(world.rank(), shard, i);
-        Shard(target_, shard)[i] = Shard(local_target_, shard)[i] = ValueOf(world.rank(), shard, i);
+        for (const Tensor& buffer : {sources_, local_, target_, local_target_})
+          MutableShard(buffer, shard)[i] = ValueOf(world.rank(), shard, i);
       }
     }
   }
@@ -72,7 +71,8 @@ class Subject {
   void RunReference() {
     if (kind_ != Kind::kAllGather) p_ == 2 ? SumShards<2>() : SumShards<4>();
     if (kind_ != Kind::kReduceScatter) {
-      std::memcpy(Shard(local_target_, 1), Shard(local_, 1), (p_ - 1) * elements_ * sizeof(float));
+      std::memcpy(MutableShard(local_target_, 1), Shard(local_, 1),
+                  (p_ - 1) * elements_ * sizeof(float));
     }
     benchmark::ClobberMemory();
   }
@@ -95,13 +95,16 @@ class Subject {
   }
 
  private:
-  float* Shard(const Tensor& tensor, int shard) const {
+  const float* Shard(const Tensor& tensor, int shard) const {
     return tensor.data<float>() + shard * elements_;
+  }
+  float* MutableShard(const Tensor& tensor, int shard) const {
+    return tensor.mutable_data<float>() + shard * elements_;
   }
 
   template <int P>
   void SumShards() {
-    float* const out = Shard(local_target_, 0);
+    float* const out = MutableShard(local_target_, 0);
     const float* in[P];
     for (int s = 0; s < P; ++s) in[s] = Shard(local_, s);
     for (int64_t i = 0; i < elements_; ++i) {

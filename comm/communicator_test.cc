@@ -27,7 +27,7 @@ void OnRanks(int ranks, absl::FunctionRef<void(Communicator&)> fn) {
 
 Tensor Vector(Communicator& world, int64_t count, DType dtype = DType::kF32) {
   const Tensor x = Tensor::Empty(world.context(), {count}, dtype);
-  if (count > 0) std::memset(x.raw_data(), 0, x.Bytes());
+  if (count > 0) std::memset(x.mutable_raw_data(), 0, x.Bytes());
   return x;
 }
 

@@ -269,9 +269,7 @@ TEST(ReduceScatter, ReadsAndWritesPastTwoGibibytes) {
                                        memory.Narrow(0, kMiddle + 600, 7)};
                        item.target = memory.Narrow(0, kMiddle + 700, world.rank() == 0 ? 1001 : 7);
                        for (int m = 0; m < 2; ++m) {
-                         testing::ForEach<float>(item.sources[m], [&](int64_t i, float& x) {
-                           x = Sample<float>(SeedOf(world.rank(), m), i);
-                         });
+                         testing::FillWithSamples<float>(item.sources[m], SeedOf(world.rank(), m));
                        }
                        world.ReduceScatter({item}, ReduceOp::kSum, "test").Wait();
                        ExpectReduced<float>(item.target, world, ReduceOp::kSum, world.rank(),

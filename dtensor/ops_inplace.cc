@@ -108,7 +108,6 @@ void FillInPlace(const DTensor& a, double value) {
     ThrowInvalid("fill_in_place: ", a.ToString(), " is Partial; its layout would have to change");
   Tensor target = a.local();
   ops::Fill(a.mesh().context(), target, value);
-  target.storage()->BumpVersion();
 }
 
 void CopyInPlace(const DTensor& target, const DTensor& source) {
@@ -119,7 +118,6 @@ void CopyInPlace(const DTensor& target, const DTensor& source) {
   }
   Tensor local = target.local();
   ops::Copy(target.mesh().context(), Aligned("copy_in_place", target, source), local);
-  local.storage()->BumpVersion();
 }
 
 }  // namespace shardmesh

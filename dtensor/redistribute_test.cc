@@ -213,10 +213,10 @@ TEST(FromBoxes, IsGivenTheGlobalIndicesOfTheBox) {
     const DTensor x = FromBoxes(
         mesh, {7, 5}, DType::kI64, {Shard(0), Shard(1)}, [](const Box& box, Tensor& local) {
           ASSERT_EQ(local.shape(), box.Extents());
+          int64_t* const out = local.mutable_data<int64_t>();
           for (int64_t i = box.begin[0]; i < box.end[0]; ++i) {
             for (int64_t j = box.begin[1]; j < box.end[1]; ++j)
-              local.data<int64_t>()[(i - box.begin[0]) * local.dim(1) + j - box.begin[1]] =
-                  i * 5 + j;
+              out[(i - box.begin[0]) * local.dim(1) + j - box.begin[1]] = i * 5 + j;
           }
         });
     std::vector<int64_t> expected(35);

@@ -464,10 +464,10 @@ TEST(FullyShard, MixedPrecisionSumsOverRanksExactly) {
     Scale scale;
     FullyShard(scale, mesh, {.mixed_precision = {.param_dtype = DType::kBF16}});
     scale.Initialize(1);
-    const DTensor x = FromBoxes(mesh, {4, 1}, DType::kF32, {shardmesh::Shard(0)},
-                                [](const Box& box, Tensor& local) {
-                                  local.data<float>()[0] = box.begin[0] == 0 ? 1.0f : 0x1p-9f;
-                                });
+    const DTensor x = FromBoxes(
+        mesh, {4, 1}, DType::kF32, {shardmesh::Shard(0)}, [](const Box& box, Tensor& local) {
+          local.mutable_data<float>()[0] = box.begin[0] == 0 ? 1.0f : 0x1p-9f;
+        });
     Backward(Sum(scale(x)));
     // In bf16, 1 + 2^-9 is 1.
     EXPECT_EQ(Item(scale.Parameters()[0].data().grad()), 1.0 + 3 * 0x1p-9);
@@ -511,6 +511,28 @@ TEST(FullyShard, UsesNewValuesAfterAStepThatNoBackwardPreceded) {
       MulInPlace(parameter.data(), 0.5);
     }
     EXPECT_EQ(Item(LossOf(tower, mesh, 0)), Item(LossOf(fresh, mesh, 0)));
+  }));
+}
+
+TEST(FullyShard, UsesWhatWasWrittenThroughAPointer) {
+  ExpectOk(RunRanks(2, [&](Communicator& world) {
+    DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}});
+    Tower by_pointer, by_op;
+    for (Tower* tower : {&by_pointer, &by_op}) {
+      Shard(*tower, mesh);
+      tower->Initialize(1);
+      LossOf(*tower, mesh, 0);  // The root stays gathered.
+    }
+    for (const nn::Parameter& parameter : by_pointer.Parameters()) {
+      const Tensor local = parameter.data().local();
+      float* const elements = local.mutable_data<float>();
+      for (int64_t i = 0; i < local.NumElements(); ++i) elements[i] *= 0.5f;
+    }
+    for (const nn::Parameter& parameter : by_op.Parameters()) {
+      NoGrad no_grad(mesh);
+      MulInPlace(parameter.data(), 0.5);
+    }
+    EXPECT_EQ(Item(LossOf(by_pointer, mesh, 0)), Item(LossOf(by_op, mesh, 0)));
   }));
 }
 

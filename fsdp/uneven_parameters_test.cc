@@ -96,7 +96,7 @@ Values RunOnRank(Communicator& world, const MeshShape& shape) {
   }
   const DTensor x =
       FromBoxes(mesh, {kRows, kLargest}, DType::kF64, of_input, [](const Box& box, Tensor& local) {
-        double* out = local.data<double>();
+        double* out = local.mutable_data<double>();
         for (int64_t i = box.begin[0]; i < box.end[0]; ++i) {
           for (int64_t j = 0; j < kLargest; ++j) *out++ = InputAt(i, j);
         }

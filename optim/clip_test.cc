@@ -39,8 +39,9 @@ nn::Parameter WithGrad(const DeviceMesh& mesh, const Layout& layout, const Vecto
   Tensor local = Tensor::Empty(mesh.context(), whole.local().shape(), dtype);
   const Vector own = whole.local().ToVector<double>();
   for (size_t i = 0; i < own.size(); ++i) {
-    if (dtype == DType::kF64) local.data<double>()[i] = own[i];
-    if (dtype == DType::kBF16) local.data<BFloat16>()[i] = BFloat16(static_cast<float>(own[i]));
+    if (dtype == DType::kF64) local.mutable_data<double>()[i] = own[i];
+    if (dtype == DType::kBF16)
+      local.mutable_data<BFloat16>()[i] = BFloat16(static_cast<float>(own[i]));
   }
   DTensor leaf = parameter.data();
   leaf.SetGrad(DTensor(mesh, layout, local));

@@ -2,7 +2,7 @@
 //
 // Element types: the one table, and the one way from a run-time dtype to a C++ type.
 //
-//   VisitDType(x.dtype(), [&]<typename T>() { Fill(x.data<T>(), x.NumElements()); });
+//   VisitDType(x.dtype(), [&]<typename T>() { Fill(x.mutable_data<T>(), x.NumElements()); });
 #ifndef SHARDMESH_TENSOR_DTYPE_H_
 #define SHARDMESH_TENSOR_DTYPE_H_
 

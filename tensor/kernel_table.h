@@ -15,7 +15,9 @@
 //   * bf16 and f16 are computed in f32 and rounded once; sums accumulate in Accumulator<T> or
 //   wider;
 //   * working memory comes from the context's allocator and is given back;
-//   * the reduction of nothing is the identity of the op.
+//   * the reduction of nothing is the identity of the op;
+//   * versions of storages stay (outputs are reached by internal::OutputData): an op in place
+//   counts its write itself, as a kernel returns early for empty tensors and runs on many threads.
 #ifndef SHARDMESH_TENSOR_KERNEL_TABLE_H_
 #define SHARDMESH_TENSOR_KERNEL_TABLE_H_
 

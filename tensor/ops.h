@@ -8,6 +8,9 @@
 // Errors: every function throws Error(kInvalidArgument) naming the op, the shapes and the dtypes,
 // before anything is allocated. There is no promotion between tensor dtypes; scalars take the
 // tensor's dtype.
+//
+// Versions: a function that writes a Tensor& raises the version of its storage by one, also if it
+// has no elements; a result has version 0.
 #ifndef SHARDMESH_TENSOR_OPS_H_
 #define SHARDMESH_TENSOR_OPS_H_
 
@@ -42,7 +45,7 @@ Tensor UnaryBackward(ExecutionContext&, UnaryOp, const Tensor& grad, const Tenso
                      const Tensor& y);
 Tensor Binary(ExecutionContext&, BinaryOp, const Tensor& a, const Tensor& b);
 Tensor Binary(ExecutionContext&, BinaryOp, const Tensor& a, double b);
-/// In place: a = a op b, with b broadcast to a's shape. Bumps the version of a's storage.
+/// In place: a = a op b, with b broadcast to a's shape.
 void BinaryInto(ExecutionContext&, BinaryOp, Tensor& a, const Tensor& b);
 void BinaryInto(ExecutionContext&, BinaryOp, Tensor& a, double b);
 Tensor Compare(ExecutionContext&, CompareOp, const Tensor& a, const Tensor& b);

@@ -2,8 +2,10 @@
 //
 // Pointwise ops of one operand and their derivatives, fused ones, and what holds for all.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -274,6 +276,60 @@ TEST(Pointwise, ReleasedStorageIsAnError) {
   EXPECT_EQ(ErrorOf([&] { ops::Binary(context, BinaryOp::kAdd, b, a); }),
             "the memory of this tensor (12 bytes) was released: resharded by unit 0");
   EXPECT_NE(ErrorOf([&] { ops::Unary(context, UnaryOp::kExp, a); }), "no error");
+}
+
+TEST(InPlace, EveryOpRaisesTheVersionByOneAlsoWithoutElements) {
+  // FullyShard and autograd compare versions: ranks whose shard is empty decide as the others do.
+  ExecutionContext context;
+  ExecutionContext meta(Device::Meta());
+  for (ExecutionContext* on : {&context, &meta}) {
+    const auto zeros = [&](const Dims& shape, DType dtype = DType::kF32) {
+      return ops::Zeros(*on, shape, dtype);
+    };
+    for (const int64_t rows : {3, 0}) {
+      const Tensor like = zeros({rows, 5}), per_row = zeros({rows}), w = zeros({5});
+      const RandomBox box{{rows, 5}, {0, 0}};
+      Tensor dw = zeros({5}), db = zeros({5});
+      const std::vector<std::pair<const char*, std::function<void(Tensor&)>>> all = {
+          {"fill", [&](Tensor& out) { ops::Fill(*on, out, 1.0); }},
+          {"copy", [&](Tensor& out) { ops::Copy(*on, like, out); }},
+          {"add", [&](Tensor& out) { ops::BinaryInto(*on, BinaryOp::kAdd, out, w); }},
+          {"mul", [&](Tensor& out) { ops::BinaryInto(*on, BinaryOp::kMul, out, 2.0); }},
+          {"accumulate", [&](Tensor& out) { ops::Accumulate(*on, like, out); }},
+          {"matmul",
+           [&](Tensor& out) {
+             ops::MatMulInto(*on, zeros({rows, 2}), zeros({2, 5}), false, out);
+           }},
+          {"uniform",
+           [&](Tensor& out) {
+             ops::RandomUniform(*on, {1, 2}, box, 0, 1, out);
+           }},
+          {"normal",
+           [&](Tensor& out) {
+             ops::RandomNormal(*on, {1, 2}, box, 0, 1, out);
+           }},
+          {"embedding",
+           [&](Tensor& out) {
+             ops::EmbeddingBackward(*on, zeros({4, 5}), zeros({4}, DType::kI64), 0, true, out);
+           }},
+          {"rms_norm",
+           [&](Tensor& out) { ops::RmsNormBackward(*on, like, like, w, per_row, out, false, dw); }},
+          {"layer_norm",
+           [&](Tensor& out) {
+             ops::LayerNormBackward(*on, like, like, w, per_row, per_row, out, false, dw, db);
+           }},
+      };
+      for (const auto& [name, run] : all) {
+        Tensor out = zeros({rows, 5});
+        EXPECT_EQ(out.storage()->version(), 0) << "a result counts no write";
+        run(out);
+        EXPECT_EQ(out.storage()->version(), 1) << name << " of " << out.ToString();
+      }
+      EXPECT_EQ(dw.storage()->version(), 2);
+      EXPECT_EQ(db.storage()->version(), 1);
+      EXPECT_EQ(like.storage()->version(), 0) << "what is only read";
+    }
+  }
 }
 
 TEST(Pointwise, MetaGivesMeta) {

@@ -176,5 +176,21 @@ TEST(Optimizer, EmptyShardsAndErrors) {
   EXPECT_GT(p.storage()->version(), version);
 }
 
+TEST(Optimizer, CountsAStepOfEachOperandAlsoWithoutElements) {
+  // Ranks whose shard is empty must decide as the others do.
+  ExecutionContext context;
+  for (const Dims& shape : {Dims{3, 5}, Dims{0, 5}}) {
+    const Tensor grad = RandomTensor(context, shape, DType::kF32, 1);
+    Tensor p = RandomTensor(context, shape, DType::kF32, 2);
+    Tensor m = ops::Zeros(context, shape, DType::kF32), v = ops::Zeros(context, shape, DType::kF32);
+    ops::AdamW(context, kOptions, grad, p, m, v);
+    for (const Tensor& x : {p, m, v}) EXPECT_EQ(x.storage()->version(), 1) << x.ToString();
+    ops::Sgd(context, 0.1, 0.9, 0.0, true, grad, p, m);
+    EXPECT_EQ(p.storage()->version(), 2) << p.ToString();
+    EXPECT_EQ(m.storage()->version(), 2) << p.ToString();
+    EXPECT_EQ(grad.storage()->version(), 0) << p.ToString();
+  }
+}
+
 }  // namespace
 }  // namespace shardmesh

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "shardmesh/base/check.h"
 #include "shardmesh/base/error.h"
 
 namespace shardmesh {
@@ -34,6 +35,11 @@ void Storage::Refill() {
   data_ = allocator_->Allocate(bytes_, category_);
   state_ = State::kLive;
   released_by_.clear();
+}
+
+void Storage::RestoreVersion(int64_t version) {
+  SHARDMESH_CHECK(version <= version_) << "a version that the storage has not had yet";
+  version_ = version;
 }
 
 void Storage::ThrowNotLive() const {

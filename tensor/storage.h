@@ -31,8 +31,15 @@ class Storage {
 
   /// Null if there are no bytes. Throws Error(kFailedPrecondition) after Release() (naming what was
   /// released) and on meta.
-  void* data() const {
+  const void* data() const {
     if (state_ != State::kLive) ThrowNotLive();
+    return data_;
+  }
+  /// As data(), for writing: bumps the version, also if there are no bytes. What is written through
+  /// the pointer later, after someone has saved a version, needs a new call.
+  void* mutable_data() {
+    if (state_ != State::kLive) ThrowNotLive();
+    BumpVersion();
     return data_;
   }
   bool IsReleased() const { return state_ == State::kReleased; }
@@ -43,9 +50,16 @@ class Storage {
   /// Allocates again; the contents are undefined and the version does not change.
   void Refill();
 
-  /// Counts in-place writes. Backward compares it with the value at the time of saving.
+  /// Counts in-place writes: ops in place, collectives and mutable_data(). Backward compares it
+  /// with the value at the time of saving; caches of moved operands and gathered weights compare it
+  /// with that of their source, and communicate if it has changed. So every rank must count a
+  /// write, also one that holds no elements. Not thread-safe: kernels leave the counting to the op.
   int64_t version() const { return version_; }
   void BumpVersion() { ++version_; }
+  /// Takes back the bumps since version() was `version`. Only for an owner that writes the very
+  /// values that were there at that version, as FullyShard does when it gathers weights again: with
+  /// other values, backward would be silently wrong.
+  void RestoreVersion(int64_t version);
 
  private:
   enum class State : uint8_t { kLive, kReleased, kMeta };

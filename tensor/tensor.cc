@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_join.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/tensor/internal/output_data.h"
 
 namespace shardmesh {
 namespace {
@@ -144,7 +145,7 @@ Tensor Tensor::FromValues(ExecutionContext& context, const Dims& shape, std::spa
     ThrowInvalid("Tensor::FromValues: ", values.size(), " values for shape ", shape.ToString());
   }
   Tensor result = Empty(context, shape, kDTypeOf<T>);
-  if (!values.empty()) std::copy(values.begin(), values.end(), result.data<T>());
+  if (!values.empty()) std::copy(values.begin(), values.end(), internal::OutputData<T>(result));
   return result;
 }
 

@@ -71,13 +71,25 @@ class Tensor {
   bool IsContiguous() const;
 
   /// First element. Throws Error(kFailedPrecondition) on meta and on a released storage.
-  void* raw_data() const { return static_cast<char*>(storage_->data()) + offset_ * SizeOf(dtype_); }
+  const void* raw_data() const {
+    return static_cast<const char*>(storage_->data()) + offset_ * SizeOf(dtype_);
+  }
   /// As raw_data. Throws Error(kInvalidArgument) unless T is the C++ type of dtype().
   template <typename T>
-  T* data() const {
-    constexpr DType kDType = kDTypeOf<std::remove_const_t<T>>;
-    if (dtype_ != kDType) ThrowWrongType(kDType);
-    return static_cast<T*>(raw_data());
+  const T* data() const {
+    RequireType<T>();
+    return static_cast<const T*>(raw_data());
+  }
+  /// First element, for writing. Bumps the version of the storage, so that autograd and FullyShard
+  /// notice; ranks that hold no elements must call it as well (Storage::version). Const, as a const
+  /// handle does not make its elements const. Errors as raw_data and data.
+  void* mutable_raw_data() const {
+    return static_cast<char*>(storage_->mutable_data()) + offset_ * SizeOf(dtype_);
+  }
+  template <typename T>
+  T* mutable_data() const {
+    RequireType<T>();
+    return static_cast<T*>(mutable_raw_data());
   }
   /// All elements in row-major order, converted to T. For tests, printing and small host-side work.
   template <typename T>
@@ -108,6 +120,11 @@ class Tensor {
   std::string ToString() const;
 
  private:
+  template <typename T>
+  void RequireType() const {
+    constexpr DType kDType = kDTypeOf<std::remove_const_t<T>>;
+    if (dtype_ != kDType) ThrowWrongType(kDType);
+  }
   [[noreturn]] void ThrowWrongType(DType asked_for) const;
 
   Dims shape_;

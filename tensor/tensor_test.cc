@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 #include <thread>
+#include <type_traits>
 
 #include "gtest/gtest.h"
 #include "shardmesh/base/error.h"
@@ -124,7 +125,7 @@ TEST(Tensor, ViewsAlias) {
   ExecutionContext context;
   Tensor x = IotaTensor(context, {3, 5});
   const Tensor column = x.Narrow(1, 2, 1);
-  x.data<float>()[7] = -1;
+  x.mutable_data<float>()[7] = -1;
   EXPECT_EQ(column.ToVector<float>(), (std::vector<float>{2, -1, 12}));
   EXPECT_EQ(column.storage(), x.storage());
   EXPECT_EQ(context.allocator()->total().allocations, 1);
@@ -324,7 +325,7 @@ TEST(Tensor, OverChecksTheFit) {
   const auto storage = std::make_shared<Storage>(Device::Cpu(), 40, context.allocator(),
                                                  MemoryCategory::kParameters);
   const Tensor x = Tensor::Over(storage, {2, 3}, DType::kF32, 4);
-  EXPECT_EQ(static_cast<char*>(x.raw_data()) - static_cast<char*>(storage->data()), 16);
+  EXPECT_EQ(static_cast<const char*>(x.raw_data()) - static_cast<const char*>(storage->data()), 16);
   EXPECT_EQ(Tensor::Over(storage, {5}, DType::kF64).NumElements(), 5);
   EXPECT_EQ(Tensor::Over(storage, {0}, DType::kF32, 10).NumElements(), 0);
   EXPECT_EQ(ErrorOf([&] {
@@ -356,7 +357,7 @@ TEST(Storage, ReleaseAndRefillUnderATensor) {
   storage.Refill();
   EXPECT_EQ(context.allocator()->total().bytes, 12);
   EXPECT_EQ(storage.version(), 1);
-  x.data<float>()[2] = 5;
+  x.mutable_data<float>()[2] = 5;
   EXPECT_EQ(view.ToVector<float>()[1], 5);
 }
 
@@ -376,6 +377,55 @@ TEST(Storage, KeepsItsAllocator) {
   const Tensor x = IotaTensor(*context, {3});
   context.reset();
   EXPECT_EQ(x.ToVector<float>(), Iota(3));
+}
+
+TEST(Storage, CountsMutableAccessAndNoOther) {
+  ExecutionContext context;
+  for (const Dims& shape : {Dims{3, 5}, Dims{3, 0}}) {
+    const Tensor x = Tensor::Empty(context, shape, DType::kF32);
+    const Tensor view = x.Transpose(0, 1);
+    Storage& storage = *x.storage();
+    static_assert(std::is_same_v<decltype(x.data<float>()), const float*>);
+    static_assert(std::is_same_v<decltype(x.raw_data()), const void*>);
+    static_assert(std::is_same_v<decltype(storage.data()), const void*>);
+    EXPECT_EQ(x.data<float>(), x.raw_data());
+    EXPECT_EQ(storage.data(), x.raw_data());
+    x.ToVector<float>();
+    EXPECT_EQ(storage.version(), 0);
+    EXPECT_EQ(x.mutable_data<float>(), x.data<float>());
+    EXPECT_EQ(storage.version(), 1) << "also without elements";
+    EXPECT_EQ(view.mutable_raw_data(), x.raw_data());
+    EXPECT_EQ(storage.version(), 2) << "of the storage that views share";
+    EXPECT_EQ(storage.mutable_data(), storage.data());
+    EXPECT_EQ(storage.version(), 3);
+  }
+}
+
+TEST(Storage, CountsNoAccessThatIsRefused) {
+  ExecutionContext context;
+  const Tensor x = IotaTensor(context, {3, 5});
+  const Tensor meta = Tensor::Meta({3, 5}, DType::kF32);
+  EXPECT_EQ(ErrorOf([&] { x.mutable_data<double>(); }),
+            "the elements of f32[3,5] cannot be read as f64");
+  EXPECT_EQ(ErrorOf([&] { meta.mutable_raw_data(); }),
+            "a tensor on the meta device has no elements");
+  x.storage()->Release("by a test");
+  EXPECT_NE(ErrorOf([&] { x.mutable_data<float>(); }).find("released: by a test"),
+            std::string::npos);
+  EXPECT_EQ(x.storage()->version(), 0);
+  EXPECT_EQ(meta.storage()->version(), 0);
+}
+
+TEST(Storage, TakesBackTheBumpsOfValuesThatWereThereBefore) {
+  ExecutionContext context;
+  const Tensor x = IotaTensor(context, {3});
+  Storage& storage = *x.storage();
+  storage.BumpVersion();
+  const int64_t version = storage.version();
+  x.mutable_data<float>()[0] = 0;
+  storage.RestoreVersion(version);
+  EXPECT_EQ(storage.version(), version);
+  EXPECT_DEATH(storage.RestoreVersion(version + 1), "has not had yet");
 }
 
 }  // namespace

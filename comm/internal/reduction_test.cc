@@ -34,8 +34,8 @@ TEST(Reduce, IsInOrderForEveryNumberOfSourcesAndAcrossTiles) {
     for (int s = 0; s < num_sources; ++s) {
       sources.push_back(EmptyOf(context, kForms[s % 4], shape, DType::kF32));
       // Thirds do not add up exactly, so an order of summation shows in the bits.
-      testing::ForEach<float>(sources[s],
-                              [&](int64_t i, float& x) { x = Sample<float>(s, i) / 3.0f; });
+      testing::ForEachMutable<float>(sources[s],
+                                     [&](int64_t i, float& x) { x = Sample<float>(s, i) / 3.0f; });
     }
     const std::vector<Tensor> targets = {EmptyOf(context, Form::kContiguous, shape, DType::kF32),
                                          EmptyOf(context, Form::kTransposed, shape, DType::kF32)};
@@ -70,7 +70,7 @@ TEST(Reduce, ReachesElementsPastTwoGibibytes) {
   constexpr int64_t kMiddle = int64_t{1} << 29;  // At byte 2^31.
   const Tensor whole = Tensor::Empty(context, {kMiddle + 1000}, DType::kF32);
   const Tensor part = whole.Narrow(0, kMiddle - 1000, 2000);
-  testing::ForEach<float>(part, [](int64_t i, float& x) { x = Sample<float>(1, i); });
+  testing::FillWithSamples<float>(part, 1);
   const Tensor row = SampleTensor<float>(context, Form::kContiguous, {1}, 2);
   Reduce(ReduceOp::kSum, DType::kF32, ViewsOf({whole, row.Expand({kMiddle + 1000})}),
          ViewsOf({whole}), kMiddle - 1000, 2000);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "shardmesh/tensor/internal/output_data.h"
+
 namespace shardmesh::internal {
 namespace {
 
@@ -38,7 +40,8 @@ void CopyRun(const char* from, int64_t from_stride, char* to, int64_t to_stride,
 StridedView::StridedView(const Tensor& tensor)
     : elements_(tensor.NumElements()), element_bytes_(SizeOf(tensor.dtype())) {
   if (elements_ == 0) return;
-  data_ = static_cast<char*>(tensor.raw_data());
+  // Of a target; the communicator has counted the write when the collective was posted.
+  data_ = static_cast<char*>(OutputData(tensor));
   for (int d = 0; d < tensor.num_dims(); ++d) {
     const int64_t extent = tensor.dim(d);
     const int64_t stride = tensor.strides()[d] * element_bytes_;

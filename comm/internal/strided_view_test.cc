@@ -100,7 +100,7 @@ TEST(StridedView, ReachesElementsPastTwoGibibytes) {
   constexpr int64_t kMiddle = int64_t{1} << 29;  // At byte 2^31.
   const Tensor whole = Tensor::Empty(context, {kMiddle + 64}, DType::kF32);
   const Tensor part = whole.Narrow(0, kMiddle - 32, 96);
-  testing::ForEach<float>(part, [](int64_t i, float& x) { x = Sample<float>(1, i); });
+  testing::FillWithSamples<float>(part, 1);
   std::vector<float> packed(96);
   StridedView(whole).Pack(kMiddle - 32, 96, packed.data());
   EXPECT_EQ(packed, testing::Samples<float>(1, 96));

@@ -66,12 +66,11 @@ inline Tensor EmptyOf(ExecutionContext& context, Form form, const Dims& shape, D
   return Tensor::Empty(context, stored, dtype).Narrow(rank, 1, 1).Squeeze(rank);
 }
 
-/// Calls fn(index, element) for every element of `tensor` in row-major order.
+/// Calls fn(index, element) for every element of `tensor`, which begins at `data`, in row-major
+/// order.
 template <typename T, typename Fn>
-void ForEach(const Tensor& tensor, const Fn& fn) {
+void ForEachFrom(T* data, const Tensor& tensor, const Fn& fn) {
   const int64_t count = tensor.NumElements();
-  if (count == 0) return;
-  T* const data = tensor.data<T>();
   for (int64_t i = 0; i < count; ++i) {
     int64_t offset = 0;
     int64_t rest = i;
@@ -83,10 +82,20 @@ void ForEach(const Tensor& tensor, const Fn& fn) {
   }
 }
 
+template <typename T, typename Fn>
+void ForEach(const Tensor& tensor, const Fn& fn) {
+  ForEachFrom(tensor.data<T>(), tensor, fn);
+}
+/// As ForEach; fn may write the elements.
+template <typename T, typename Fn>
+void ForEachMutable(const Tensor& tensor, const Fn& fn) {
+  ForEachFrom(tensor.mutable_data<T>(), tensor, fn);
+}
+
 /// Writes the sequence `seed` into `tensor`.
 template <typename T>
 void FillWithSamples(const Tensor& tensor, uint64_t seed) {
-  ForEach<T>(tensor, [&](int64_t i, T& element) { element = Sample<T>(seed, i); });
+  ForEachMutable<T>(tensor, [&](int64_t i, T& element) { element = Sample<T>(seed, i); });
 }
 
 template <typename T>

@@ -15,7 +15,7 @@ Batch MakeBatch(const DeviceMesh& mesh, const ByteText& text, BatchShape shape, 
                 int64_t step) {
   const auto bytes_from = [&](int64_t shift) {
     const auto fill = [&, shift](const Box& box, Tensor& local) {
-      int64_t* out = local.NumElements() == 0 ? nullptr : local.data<int64_t>();
+      int64_t* out = local.mutable_data<int64_t>();
       for (int64_t row = box.begin[0]; row < box.end[0]; ++row) {
         const int64_t start = text.WindowStart(seed, step, row, shape.sequence) + shift;
         for (int64_t i = box.begin[1]; i < box.end[1]; ++i) *out++ = text[start + i];

@@ -20,6 +20,7 @@
 #include "shardmesh/tensor/cpu/math_cpu.h"
 #include "shardmesh/tensor/cpu/rows_access_cpu.h"
 #include "shardmesh/tensor/cpu/scratch_cpu.h"
+#include "shardmesh/tensor/internal/output_data.h"
 
 namespace shardmesh {
 namespace {
@@ -28,6 +29,7 @@ using cpu::Gemm;
 using cpu::MatrixView;
 using cpu::RunForIsa;
 using cpu::Scratch;
+using internal::OutputData;
 
 // Slots of scratch.
 enum Slot { kQ, kK, kV, kOut, kScores, kGradScores, kGrad, kSumQ, kSumK, kSumV, kStatistics };
@@ -58,10 +60,10 @@ struct Rows {
   int64_t stride;
 };
 
-/// The elements of head `head` of batch item `batch`.
+/// The elements of head `head` of batch item `batch` of x, whose first element is at `data`.
 template <typename T>
-Rows<T> HeadOf(const Tensor& x, int64_t batch, int64_t head) {
-  return {x.data<T>() + batch * x.strides()[0] + head * x.strides()[1], x.strides()[2]};
+Rows<T> HeadOf(T* data, const Tensor& x, int64_t batch, int64_t head) {
+  return {data + batch * x.strides()[0] + head * x.strides()[1], x.strides()[2]};
 }
 
 /// Whether BLAS takes rows with this stride.
@@ -71,8 +73,8 @@ bool IsDirect(int64_t stride, int64_t cols) {
 
 /// For reading: the rows themselves if they have the accumulator's type, else a copy in scratch.
 template <typename T>
-Rows<const Accumulator<T>> Readable(const Rows<T>& x, int64_t rows, int64_t cols, Scratch& scratch,
-                                    int slot, bool in_place = true) {
+Rows<const Accumulator<T>> Readable(const Rows<const T>& x, int64_t rows, int64_t cols,
+                                    Scratch& scratch, int slot, bool in_place = true) {
   if constexpr (std::is_same_v<T, Accumulator<T>>) {
     if (in_place) return {x.data, x.stride};
   }
@@ -112,17 +114,20 @@ void Rotary(ExecutionContext& context, const Tensor& x, const Tensor& cos, const
   if (x.NumElements() == 0) return;
   VisitFloating(x.dtype(), "rotary", [&]<typename T>() {
     using A = Accumulator<T>;
+    const T* x_data = x.data<T>();
+    const A *cos_data = cos.data<A>(), *sin_data = sin.data<A>();
+    T* out_data = OutputData<T>(out);
     cpu::ForRowTiles(
         context, x.dim(0) * heads, cpu::RowsPerTile(rows * d), [&](int64_t begin, int64_t end) {
           Scratch scratch(context);
           for (int64_t index = begin; index < end; ++index) {
-            const Rows<T> to = HeadOf<T>(out, index / heads, index % heads);
+            const Rows<T> to = HeadOf(out_data, out, index / heads, index % heads);
             const auto from =
-                Readable(HeadOf<T>(x, index / heads, index % heads), rows, d, scratch, kQ);
+                Readable(HeadOf(x_data, x, index / heads, index % heads), rows, d, scratch, kQ);
             const auto turned = Writable(to, rows, d, scratch, kOut);
-            RunForIsa<RotaryRows<A>>(from.data, from.stride, static_cast<const A*>(cos.data<A>()),
-                                     static_cast<const A*>(sin.data<A>()), inverse ? A{-1} : A{1},
-                                     turned.data, turned.stride, rows, half);
+            RunForIsa<RotaryRows<A>>(from.data, from.stride, cos_data, sin_data,
+                                     inverse ? A{-1} : A{1}, turned.data, turned.stride, rows,
+                                     half);
             CopyBack<T>(turned, rows, d, to);
           }
         });
@@ -215,7 +220,7 @@ struct SoftmaxBlock {
 };
 
 /// The statistics of rows: the maximum of a row's scores and the sum of exp(score - maximum), side
-/// by side.
+/// by side. Of a const type for reading.
 template <typename A>
 struct RowStatistics {
   A* data;
@@ -230,8 +235,8 @@ struct RowStatistics {
 };
 
 template <typename A>
-RowStatistics<A> StatisticsOf(const Tensor& statistics, int64_t batch, int64_t head) {
-  const Rows<A> rows = HeadOf<A>(statistics, batch, head);
+RowStatistics<A> StatisticsOf(A* data, const Tensor& statistics, int64_t batch, int64_t head) {
+  const Rows<A> rows = HeadOf(data, statistics, batch, head);
   return {rows.data, rows.stride};
 }
 
@@ -251,8 +256,8 @@ struct FinishBlock {
 
 /// Queries [first, first + rows) of one head.
 template <typename T>
-void AttendBlock(const Problem& problem, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T> out,
-                 RowStatistics<Accumulator<T>> statistics, double scale, int64_t first,
+void AttendBlock(const Problem& problem, Rows<const T> q, Rows<const T> k, Rows<const T> v,
+                 Rows<T> out, RowStatistics<Accumulator<T>> statistics, double scale, int64_t first,
                  int64_t rows, Scratch& scratch) {
   using A = Accumulator<T>;
   const int64_t d = problem.d;
@@ -268,10 +273,10 @@ void AttendBlock(const Problem& problem, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T
   }
   for (int64_t key = 0; key < visible; key += kKeys) {
     const int64_t n = std::min(kKeys, visible - key);
-    const auto keys = Readable(Rows<T>{k.data + key * k.stride, k.stride}, n, d, scratch, kK,
+    const auto keys = Readable(Rows<const T>{k.data + key * k.stride, k.stride}, n, d, scratch, kK,
                                IsDirect(k.stride, d));
-    const auto values = Readable(Rows<T>{v.data + key * v.stride, v.stride}, n, d, scratch, kV,
-                                 IsDirect(v.stride, d));
+    const auto values = Readable(Rows<const T>{v.data + key * v.stride, v.stride}, n, d, scratch,
+                                 kV, IsDirect(v.stride, d));
     const Mask mask = MaskOf(problem, first, key, n);
     A* scores = scratch.Get<A>(kScores, rows * mask.stride);
     Gemm(rows, n, d, static_cast<A>(scale), MatrixView<A>{queries.data, queries.stride, 1},
@@ -294,18 +299,21 @@ void Attention(ExecutionContext& context, const Tensor& q, const Tensor& k, cons
   VisitFloating(q.dtype(), "attention", [&]<typename T>() {
     using A = Accumulator<T>;
     const int64_t blocks = (problem.queries + kQueries - 1) / kQueries;
+    const T *q_data = q.data<T>(), *k_data = k.data<T>(), *v_data = v.data<T>();
+    T* out_data = OutputData<T>(out);
+    A* statistics_data = OutputData<A>(statistics);
     context.ParallelFor(problem.batch * problem.heads * blocks, [&](int64_t tile) {
       const int64_t first = tile % blocks * kQueries, head = tile / blocks % problem.heads;
       const int64_t batch = tile / blocks / problem.heads, key_head = head / problem.group();
-      const auto from = [&](Rows<T> rows) {
-        return Rows<T>{rows.data + first * rows.stride, rows.stride};
+      const auto from = [&](auto rows) {
+        return decltype(rows){rows.data + first * rows.stride, rows.stride};
       };
-      const RowStatistics<A> of_head = StatisticsOf<A>(statistics, batch, head);
+      const RowStatistics<A> of_head = StatisticsOf(statistics_data, statistics, batch, head);
       Scratch scratch(context);
-      AttendBlock<T>(problem, from(HeadOf<T>(q, batch, head)), HeadOf<T>(k, batch, key_head),
-                     HeadOf<T>(v, batch, key_head), from(HeadOf<T>(out, batch, head)),
-                     of_head.From(first), scale, first, std::min(kQueries, problem.queries - first),
-                     scratch);
+      AttendBlock<T>(problem, from(HeadOf(q_data, q, batch, head)),
+                     HeadOf(k_data, k, batch, key_head), HeadOf(v_data, v, batch, key_head),
+                     from(HeadOf(out_data, out, batch, head)), of_head.From(first), scale, first,
+                     std::min(kQueries, problem.queries - first), scratch);
     });
   });
 }
@@ -327,7 +335,7 @@ struct RowDots {
 template <typename A>
 struct WeightsBlock {
   static SHARDMESH_ALWAYS_INLINE void Run(A* scores, int64_t rows, Mask mask,
-                                          RowStatistics<A> statistics) {
+                                          RowStatistics<const A> statistics) {
     for (int64_t row = 0; row < rows; ++row) {
       A* s = scores + row * mask.stride;
       Exponentials(s, mask.Seen(row), statistics.max(row), mask);
@@ -359,10 +367,10 @@ struct KeyHead {
 
 /// Queries [first, first + rows) of one head: writes their dq and adds to dk and dv.
 template <typename T>
-void AttendBlockBackward(const Problem& problem, Rows<T> grad, Rows<T> q, Rows<T> out,
-                         RowStatistics<Accumulator<T>> statistics, double scale, int64_t first,
-                         int64_t rows, const KeyHead<Accumulator<T>>& key_head, Rows<T> dq,
-                         Scratch& scratch) {
+void AttendBlockBackward(const Problem& problem, Rows<const T> grad, Rows<const T> q,
+                         Rows<const T> out, RowStatistics<const Accumulator<T>> statistics,
+                         double scale, int64_t first, int64_t rows,
+                         const KeyHead<Accumulator<T>>& key_head, Rows<T> dq, Scratch& scratch) {
   using A = Accumulator<T>;
   const int64_t d = problem.d;
   const auto queries = Readable(q, rows, d, scratch, kQ, IsDirect(q.stride, d));
@@ -413,8 +421,10 @@ void AttentionBackward(ExecutionContext& context, const Tensor& grad, const Tens
     context.ParallelFor(problem.batch * problem.key_heads, [&](int64_t tile) {
       const int64_t batch = tile / problem.key_heads, key_head = tile % problem.key_heads;
       Scratch scratch(context);
-      const Rows<T> ks = HeadOf<T>(k, batch, key_head), vs = HeadOf<T>(v, batch, key_head);
-      const Rows<T> dks = HeadOf<T>(dk, batch, key_head), dvs = HeadOf<T>(dv, batch, key_head);
+      const Rows<const T> ks = HeadOf(k.data<T>(), k, batch, key_head),
+                          vs = HeadOf(v.data<T>(), v, batch, key_head);
+      const Rows<T> dks = HeadOf(OutputData<T>(dk), dk, batch, key_head),
+                    dvs = HeadOf(OutputData<T>(dv), dv, batch, key_head);
       const KeyHead<A> shared{Readable(ks, keys, d, scratch, kK, IsDirect(ks.stride, d)),
                               Readable(vs, keys, d, scratch, kV, IsDirect(vs.stride, d)),
                               Writable(dks, keys, d, scratch, kSumK, IsDirect(dks.stride, d)),
@@ -423,15 +433,17 @@ void AttentionBackward(ExecutionContext& context, const Tensor& grad, const Tens
       SetToZero(shared.dv, keys, d);
       for (int64_t head = key_head * problem.group(); head < (key_head + 1) * problem.group();
            ++head) {
-        const RowStatistics<A> of_head = StatisticsOf<A>(statistics, batch, head);
+        const RowStatistics<const A> of_head =
+            StatisticsOf(statistics.data<A>(), statistics, batch, head);
         for (int64_t first = 0; first < queries; first += kQueries) {
-          const auto from = [&](const Tensor& x) {
-            const Rows<T> rows = HeadOf<T>(x, batch, head);
-            return Rows<T>{rows.data + first * rows.stride, rows.stride};
+          const auto from = [&]<typename D>(D* data, const Tensor& x) {
+            const Rows<D> rows = HeadOf(data, x, batch, head);
+            return Rows<D>{rows.data + first * rows.stride, rows.stride};
           };
-          AttendBlockBackward<T>(problem, from(grad), from(q), from(out), of_head.From(first),
-                                 scale, first, std::min(kQueries, queries - first), shared,
-                                 from(dq), scratch);
+          AttendBlockBackward<T>(problem, from(grad.data<T>(), grad), from(q.data<T>(), q),
+                                 from(out.data<T>(), out), of_head.From(first), scale, first,
+                                 std::min(kQueries, queries - first), shared,
+                                 from(OutputData<T>(dq), dq), scratch);
         }
       }
       CopyBack<T>(shared.dk, keys, d, dks);

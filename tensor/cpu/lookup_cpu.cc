@@ -14,6 +14,7 @@
 #include "shardmesh/tensor/cpu/math_cpu.h"
 #include "shardmesh/tensor/cpu/rows_access_cpu.h"
 #include "shardmesh/tensor/cpu/scratch_cpu.h"
+#include "shardmesh/tensor/internal/output_data.h"
 
 namespace shardmesh {
 namespace {
@@ -26,6 +27,7 @@ using cpu::RowsPerTile;
 using cpu::RowWriter;
 using cpu::RunForIsa;
 using cpu::Scratch;
+using internal::OutputData;
 
 // Slots of scratch: of a tile, and of a whole kernel.
 enum TileSlot { kX, kOut };
@@ -95,7 +97,8 @@ void LookUpRows(ExecutionContext& context, const Tensor& ids, const Tensor& tabl
         const int64_t row = indices.Next() - first_row;
         const bool is_local = 0 <= row && row < rows;
         const T* from = is_local ? table.data<T>() + row * table.strides()[0] : &zero;
-        CopyRow(from, is_local ? table_stride : 0, out.data<To>() + to.offset(), out_stride, n);
+        CopyRow(from, is_local ? table_stride : 0, OutputData<To>(out) + to.offset(), out_stride,
+                n);
       }
     });
   });
@@ -161,7 +164,7 @@ void AddGradients(ExecutionContext& context, const Tensor& grad, const Buckets& 
     for (int64_t row = begin; row < end; ++row) {
       const int64_t first = buckets.starts[row], last = buckets.starts[row + 1];
       if (accumulate && first == last) continue;
-      D* to = dtable.data<D>() + row * dtable.strides()[0];
+      D* to = OutputData<D>(dtable) + row * dtable.strides()[0];
       if (accumulate) {
         cpu::ConvertStrided<A, D>(to, table_stride, sum, 1, n);
       } else {
@@ -232,10 +235,10 @@ void CrossEntropyTerms(ExecutionContext& context, const Tensor& x, const Tensor&
           const A* values = xs.Next();
           const A row_max = max.data<A>()[max_at.offset()];
           RunForIsa<SumExpRow<A>>(values, row_max, exponentials,
-                                  sum_exp.data<A>() + sum_at.offset(), n);
+                                  OutputData<A>(sum_exp) + sum_at.offset(), n);
           const int64_t target = classes.Next() - first_class;
           const bool is_local = 0 <= target && target < n;
-          picked.data<A>()[picked_at.offset()] = is_local ? values[target] - row_max : A{0};
+          OutputData<A>(picked)[picked_at.offset()] = is_local ? values[target] - row_max : A{0};
           max_at.Next(), sum_at.Next(), picked_at.Next();
         }
       });

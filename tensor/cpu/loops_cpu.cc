@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "shardmesh/base/check.h"
+#include "shardmesh/tensor/internal/output_data.h"
 
 namespace shardmesh::cpu {
 namespace {
@@ -57,7 +58,8 @@ struct LoopOperands {
       for (const Tensor* x : list) {
         tensors[size] = x;
         item[size] = SizeOf(x->dtype());
-        data[size++] = static_cast<char*>(x->raw_data());
+        // Inputs are only read.
+        data[size++] = static_cast<char*>(shardmesh::internal::OutputData(*x));
       }
     }
   }

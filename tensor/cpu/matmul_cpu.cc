@@ -11,6 +11,7 @@
 #include "shardmesh/tensor/cpu/cpu_kernels.h"
 #include "shardmesh/tensor/cpu/rows_access_cpu.h"
 #include "shardmesh/tensor/cpu/scratch_cpu.h"
+#include "shardmesh/tensor/internal/output_data.h"
 
 namespace shardmesh {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 using cpu::BlasOrderOf;
 using cpu::MatrixView;
 using cpu::Scratch;
+using internal::OutputData;
 
 // Slots of scratch.
 enum Slot { kLeft, kRight, kSums };
@@ -176,8 +178,8 @@ struct Batched {
   Dims batch_strides;
   int64_t row_stride, col_stride;
 
-  explicit Batched(const Tensor& x)
-      : data(x.data<T>()),
+  Batched(T* first, const Tensor& x)
+      : data(first),
         row_stride(x.strides()[x.num_dims() - 2]),
         col_stride(x.strides()[x.num_dims() - 1]) {
     for (int dim = 0; dim + 2 < x.num_dims(); ++dim) batch_strides.push_back(x.strides()[dim]);
@@ -216,8 +218,8 @@ bool IsOneProduct(const Dims& batch, int64_t m, const Batched<const T>& a,
 template <typename T, typename Out>
 void Multiply(ExecutionContext& context, const Tensor& x, const Tensor& y, bool accumulate,
               Tensor& out) {
-  const Batched<const T> a(x), b(y);
-  const Batched<Out> c(out);
+  const Batched<const T> a(x.data<T>(), x), b(y.data<T>(), y);
+  const Batched<Out> c(OutputData<Out>(out), out);
   Dims batch;
   for (int dim = 0; dim + 2 < out.num_dims(); ++dim) batch.push_back(out.dim(dim));
   int64_t products = batch.NumElements(), m = out.dim(-2);

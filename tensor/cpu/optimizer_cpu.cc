@@ -8,11 +8,13 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/tensor/cpu/cpu_kernels.h"
 #include "shardmesh/tensor/cpu/isa_cpu.h"
+#include "shardmesh/tensor/internal/output_data.h"
 
 namespace shardmesh {
 namespace {
 
 using cpu::RunForIsa;
+using internal::OutputData;
 
 constexpr int64_t kPerTile = 16384;
 
@@ -98,7 +100,7 @@ void AdamW(ExecutionContext& context, const AdamWStep& options, const Tensor& gr
   VisitParameterAndGradient("adamw", p, grad, [&]<typename T, typename G>() {
     const AdamWFactors<T> factors(options);
     const G* gs = grad.data<G>();
-    T *ps = p.data<T>(), *ms = m.data<T>(), *vs = v.data<T>();
+    T *ps = OutputData<T>(p), *ms = OutputData<T>(m), *vs = OutputData<T>(v);
     ForTiles(context, p.NumElements(), [&](int64_t begin, int64_t count) {
       RunForIsa<AdamWLoop<T, G>>(factors, gs + begin, ps + begin, ms + begin, vs + begin, count);
     });
@@ -130,8 +132,8 @@ void Sgd(ExecutionContext& context, double lr, double momentum, double weight_de
          const Tensor& grad, Tensor& p, Tensor& buffer) {
   VisitParameterAndGradient("sgd", p, grad, [&]<typename T, typename G>() {
     const G* gs = grad.data<G>();
-    T* ps = p.data<T>();
-    T* buffers = buffer ? buffer.data<T>() : nullptr;
+    T* ps = OutputData<T>(p);
+    T* buffers = buffer ? OutputData<T>(buffer) : nullptr;
     ForTiles(context, p.NumElements(), [&](int64_t begin, int64_t count) {
       RunForIsa<SgdLoop<T, G>>(static_cast<T>(lr), static_cast<T>(momentum),
                                static_cast<T>(weight_decay), first, gs + begin, ps + begin,

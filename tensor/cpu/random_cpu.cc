@@ -11,6 +11,7 @@
 #include "shardmesh/tensor/cpu/cpu_kernels.h"
 #include "shardmesh/tensor/cpu/isa_cpu.h"
 #include "shardmesh/tensor/cpu/rows_access_cpu.h"
+#include "shardmesh/tensor/internal/output_data.h"
 #include "shardmesh/tensor/philox.h"
 
 namespace shardmesh {
@@ -18,6 +19,7 @@ namespace {
 
 using cpu::RowCursor;
 using cpu::RunForIsa;
+using internal::OutputData;
 
 constexpr int64_t kChunk = 1024;  // Elements that are worked on at a time.
 
@@ -111,12 +113,13 @@ SHARDMESH_ALWAYS_INLINE T Rounded(double value) {
 /// out[first ..] = values, where `first` is a row-major position.
 template <typename T>
 void Write(const T* values, int64_t first, int64_t count, Tensor& out, bool contiguous) {
+  T* to = OutputData<T>(out);
   if (contiguous) {
-    std::copy_n(values, count, out.data<T>() + first);
+    std::copy_n(values, count, to + first);
     return;
   }
   RowCursor cursor(out, first, /*dims_in_row=*/0);
-  for (int64_t i = 0; i < count; ++i, cursor.Next()) out.data<T>()[cursor.offset()] = values[i];
+  for (int64_t i = 0; i < count; ++i, cursor.Next()) to[cursor.offset()] = values[i];
 }
 
 // ---- uniform ------------------------------------------------------------------------------------
@@ -220,7 +223,7 @@ void Dropout(ExecutionContext& context, RandomKey key, const RandomBox& box, con
                     values[i] = x.data<T>()[cursor.offset()];
                   from = values;
                 }
-                T* to = out_contiguous ? out.data<T>() + first : static_cast<T*>(values);
+                T* to = out_contiguous ? OutputData<T>(out) + first : static_cast<T*>(values);
                 RunForIsa<DropoutLoop<T>>(words + skip, threshold, scale, from, to, count);
                 if (!out_contiguous)
                   Write(static_cast<const T*>(values), first, count, out, /*contiguous=*/false);

@@ -17,12 +17,14 @@
 #include "shardmesh/tensor/cpu/lanes_cpu.h"
 #include "shardmesh/tensor/cpu/loops_cpu.h"
 #include "shardmesh/tensor/cpu/scratch_cpu.h"
+#include "shardmesh/tensor/internal/output_data.h"
 
 namespace shardmesh {
 namespace {
 
 using cpu::kLanes;
 using cpu::Lanes;
+using internal::OutputData;
 
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kColumns = 128;  // Outputs that one pass over rows serves.
@@ -457,7 +459,7 @@ class Folder {
   Folder(const Geometry& geometry, Wide identity, Tensor& out)
       : geometry_(geometry),
         identity_(identity),
-        out_(static_cast<char*>(out.raw_data())),
+        out_(static_cast<char*>(OutputData(out))),
         out_item_(SizeOf(out.dtype())),
         store_(
             VisitDType(out.dtype(), []<typename To>() -> StoreFn { return StoreAs<Wide, To>; })) {}

@@ -14,6 +14,7 @@
 #include "shardmesh/tensor/cpu/isa_cpu.h"
 #include "shardmesh/tensor/cpu/scratch_cpu.h"
 #include "shardmesh/tensor/dtype.h"
+#include "shardmesh/tensor/internal/output_data.h"
 #include "shardmesh/tensor/tensor.h"
 
 namespace shardmesh::cpu {
@@ -124,7 +125,7 @@ class RowWriter {
   using Value = Accumulator<T>;
 
   RowWriter(Tensor& y, int64_t first_row, Scratch& scratch, int slot)
-      : data_(y.data<T>()),
+      : data_(shardmesh::internal::OutputData<T>(y)),
         cursor_(y, first_row),
         n_(y.dim(-1)),
         stride_(LastStride(y)),

@@ -20,6 +20,7 @@
 #include "shardmesh/tensor/cpu/math_cpu.h"
 #include "shardmesh/tensor/cpu/rows_access_cpu.h"
 #include "shardmesh/tensor/cpu/scratch_cpu.h"
+#include "shardmesh/tensor/internal/output_data.h"
 
 namespace shardmesh {
 namespace {
@@ -32,16 +33,17 @@ using cpu::RowWriter;
 using cpu::RunForIsa;
 using cpu::Scratch;
 using cpu::SumOfProducts;
+using internal::OutputData;
 
 // Slots of scratch: of a tile, and of a whole kernel.
 enum TileSlot { kX, kG, kY, kOut, kTemporary };
 enum SharedSlot { kWeight, kBias, kPartials, kSum };
 
-/// Statistics: one value per row.
+/// Statistics: one value per row, beginning at `data`. Of a const type for reading.
 template <typename A>
 class PerRow {
  public:
-  PerRow(const Tensor& x, int64_t row) : data_(x.data<A>()), cursor_(x, row, /*dims_in_row=*/0) {}
+  PerRow(A* data, const Tensor& x, int64_t row) : data_(data), cursor_(x, row, /*dims_in_row=*/0) {}
   A& Next() {
     A& value = data_[cursor_.offset()];
     cursor_.Next();
@@ -58,7 +60,7 @@ template <typename T>
 const Accumulator<T>* ReadVector(const Tensor& w, Scratch& scratch, int slot) {
   if (!w) return nullptr;
   auto* values = scratch.Get<Accumulator<T>>(slot, w.dim(0));
-  cpu::ConvertStrided(static_cast<const T*>(w.data<T>()), cpu::LastStride(w), values, 1, w.dim(0));
+  cpu::ConvertStrided(w.data<T>(), cpu::LastStride(w), values, 1, w.dim(0));
   return values;
 }
 
@@ -172,8 +174,8 @@ void StoreSum(const A* rows, int64_t count, int64_t row_stride, int64_t n, bool 
       data[i * stride] = static_cast<std::decay_t<decltype(*data)>>(before + sum[i]);
     }
   };
-  if (to.dtype() == kDTypeOf<T>) return store(to.data<T>());
-  if (to.dtype() == kDTypeOf<A>) return store(to.data<A>());
+  if (to.dtype() == kDTypeOf<T>) return store(OutputData<T>(to));
+  if (to.dtype() == kDTypeOf<A>) return store(OutputData<A>(to));
   ThrowInvalid("the gradient of a weight for ", std::string(Name(kDTypeOf<T>)), " rows cannot be ",
                to.ToString());
 }
@@ -268,7 +270,7 @@ void RmsNorm(ExecutionContext& context, const Tensor& x, const Tensor& w, double
       Scratch scratch(context);
       RowReader<T> xs(x, begin, scratch, kX);
       RowWriter<T> ys(y, begin, scratch, kOut);
-      PerRow<A> inverses(inv_rms, begin);
+      PerRow<A> inverses(OutputData<A>(inv_rms), inv_rms, begin);
       for (int64_t row = begin; row < end; ++row) {
         RunForIsa<RmsNormRow<A>>(xs.Next(), weight, eps, ys.Row(), &inverses.Next(), n);
         ys.Commit();
@@ -293,7 +295,7 @@ void RmsNormBackward(ExecutionContext& context, const Tensor& grad, const Tensor
       std::optional<RowWriter<T>> dxs;
       if (dx) dxs.emplace(dx, begin, scratch, kOut);
       A* h = scratch.Get<A>(kY, n);
-      PerRow<A> inverses(inv_rms, begin);
+      PerRow<const A> inverses(inv_rms.data<A>(), inv_rms, begin);
       A* partial = dw ? partials + begin / per_tile * n : nullptr;
       if (dw) std::fill_n(partial, n, A{0});
       for (int64_t row = begin; row < end; ++row) {
@@ -385,7 +387,8 @@ void LayerNorm(ExecutionContext& context, const Tensor& x, const Tensor& w, cons
       Scratch scratch(context);
       RowReader<T> xs(x, begin, scratch, kX);
       RowWriter<T> ys(y, begin, scratch, kOut);
-      PerRow<A> means(mean, begin), inverses(inv_std, begin);
+      PerRow<A> means(OutputData<A>(mean), mean, begin);
+      PerRow<A> inverses(OutputData<A>(inv_std), inv_std, begin);
       for (int64_t row = begin; row < end; ++row) {
         RunForIsa<LayerNormRow<A>>(xs.Next(), weight, bias, eps, ys.Row(), &means.Next(),
                                    &inverses.Next(), n);
@@ -410,7 +413,8 @@ void LayerNormBackward(ExecutionContext& context, const Tensor& grad, const Tens
       RowReader<T> gs(grad, begin, scratch, kG), xs(x, begin, scratch, kX);
       std::optional<RowWriter<T>> dxs;
       if (dx) dxs.emplace(dx, begin, scratch, kOut);
-      PerRow<A> means(mean, begin), inverses(inv_std, begin);
+      PerRow<const A> means(mean.data<A>(), mean, begin);
+      PerRow<const A> inverses(inv_std.data<A>(), inv_std, begin);
       A *h = scratch.Get<A>(kY, n), *gw = scratch.Get<A>(kTemporary, n);
       A* partial = partials + begin / per_tile * 2 * n;
       std::fill_n(partial, 2 * n, A{0});

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <memory>
+#include <span>
 
 #include "shardmesh/tensor/dtype.h"
 
@@ -58,12 +60,11 @@ std::vector<double> RandomValues(int64_t count, uint64_t seed) {
 
 Tensor MakeTensor(ExecutionContext& context, const Dims& shape, DType dtype,
                   const std::vector<double>& values) {
-  Tensor x = Tensor::Empty(context, shape, dtype);
-  VisitDType(dtype, [&]<typename T>() {
-    T* data = x.data<T>();
-    for (size_t i = 0; i < values.size(); ++i) data[i] = FromDouble<T>(values[i]);
+  return VisitDType(dtype, [&]<typename T>() {
+    const auto elements = std::make_unique<T[]>(values.size());
+    for (size_t i = 0; i < values.size(); ++i) elements[i] = FromDouble<T>(values[i]);
+    return Tensor::FromValues<T>(context, shape, std::span<const T>(elements.get(), values.size()));
   });
-  return x;
 }
 
 Tensor RandomTensor(ExecutionContext& context, const Dims& shape, DType dtype, uint64_t seed) {
@@ -90,7 +91,8 @@ Tensor InMemoryOrder(ExecutionContext& context, const Tensor& x, std::vector<int
     std::vector<T> elements;
     ForEachOffset(x, [&](int64_t offset) { elements.push_back(x.data<T>()[offset]); });
     size_t i = 0;
-    ForEachOffset(y, [&](int64_t offset) { y.data<T>()[offset] = elements[i++]; });
+    T* data = y.mutable_data<T>();
+    ForEachOffset(y, [&](int64_t offset) { data[offset] = elements[i++]; });
   });
   return y;
 }
@@ -138,15 +140,14 @@ double WorstRelative(const std::vector<double>& actual, const std::vector<double
 
 std::vector<double> FiniteDifferences(Tensor& x, const std::function<double()>& f) {
   std::vector<double> gradient;
-  double* data = x.data<double>();
   constexpr double kStep = 1e-5;
   ForEachOffset(x, [&](int64_t offset) {
-    const double value = data[offset];
-    data[offset] = value + kStep;
+    const double value = x.data<double>()[offset];
+    x.mutable_data<double>()[offset] = value + kStep;
     const double above = f();
-    data[offset] = value - kStep;
+    x.mutable_data<double>()[offset] = value - kStep;
     const double below = f();
-    data[offset] = value;
+    x.mutable_data<double>()[offset] = value;
     gradient.push_back((above - below) / (2 * kStep));
   });
   return gradient;

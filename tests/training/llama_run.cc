@@ -112,7 +112,7 @@ DTensor ShardedTokens(const DeviceMesh& mesh, int64_t rows, int64_t length,
   return FromBoxes(mesh, {rows, length}, DType::kI64, placements,
                    [&](const Box& box, Tensor& local) {
                      const auto first = values.begin() + box.begin[0] * length;
-                     std::copy(first, first + local.NumElements(), local.data<int64_t>());
+                     std::copy(first, first + local.NumElements(), local.mutable_data<int64_t>());
                    });
 }
 
