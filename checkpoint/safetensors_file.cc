@@ -108,7 +108,10 @@ absl::Status ReadStoredBox(const InputFile& file, const StoredTensor& tensor, co
   const Dims shape(tensor.shape);
   SHARDMESH_RETURN_IF_ERROR(CheckBox(shape, box));
   SHARDMESH_RETURN_IF_ERROR(CheckTarget(box, out));
-  if (box.IsEmpty()) return absl::OkStatus();
+  if (box.IsEmpty()) {
+    out.storage()->BumpVersion();  // As on the ranks that hold elements.
+    return absl::OkStatus();
+  }
   SHARDMESH_ASSIGN_OR_RETURN(const InputFile::Reader open, file.StartReading());
   BoxReader reader(open, tensor.begin, *tensor.dtype, out.dtype(), out.mutable_raw_data());
   const absl::Status status = reader.Read(shape, box);
