@@ -9,6 +9,7 @@
 
 namespace shardmesh {
 
+using internal::BumpVersions;
 using internal::BytesSent;
 using internal::CallSite;
 using internal::CheckOperands;
@@ -38,6 +39,7 @@ Work Communicator::AllGather(std::vector<AllGatherItem> batch, std::string_view 
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
+  BumpVersions(batch);
   return DoAllGather(std::move(batch), op);
 }
 
@@ -47,6 +49,7 @@ Work Communicator::ReduceScatter(std::vector<ReduceScatterItem> batch, ReduceOp 
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
+  BumpVersions(batch);
   return DoReduceScatter(std::move(batch), reduction, op);
 }
 
@@ -56,6 +59,7 @@ Work Communicator::AllReduce(std::vector<AllReduceItem> batch, ReduceOp reductio
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
+  BumpVersions(batch);
   return DoAllReduce(std::move(batch), reduction, op);
 }
 
@@ -64,6 +68,7 @@ Work Communicator::AllToAll(std::vector<AllToAllItem> batch, std::string_view op
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
+  BumpVersions(batch);
   return DoAllToAll(std::move(batch), op);
 }
 
@@ -72,6 +77,7 @@ Work Communicator::Broadcast(std::vector<Tensor> tensors, int root, std::string_
   CheckOperands(site, tensors, root);
   Observe(site.kind, op, [&] { return BytesSent(site, tensors, root); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
+  BumpVersions(tensors);
   return DoBroadcast(std::move(tensors), root, op);
 }
 

@@ -19,9 +19,12 @@
 //   * Reductions run in rank order: bitwise repeatable, and the same bits on every member. bf16 and
 //     f16 are accumulated in f32 and rounded once. Max and min propagate NaN. Bool cannot be
 //     reduced.
-//   * Collectives do not change storage versions (tensor/storage.h): a caller that lets one write
-//     into a tensor that autograd may have saved bumps the version itself. Neither
-//     Storage::Release() nor Refill() may be called while a buffer is in use.
+//   * A collective is an in-place write of its targets: when it is posted, the version of each
+//     storage under a target (tensor/storage.h) rises by one, on every member: also under a target
+//     that is empty, on the root of a broadcast, and in a group of one. So backward refuses a value
+//     that it saved before. A caller that receives the values that were there already takes the
+//     bump back with Storage::RestoreVersion(). Neither Storage::Release() nor Refill() may be
+//     called while a buffer is in use.
 //   * Nothing waits for ever. A mismatch, an absent member, a member that threw or a time-out fails
 //     the world: every pending and later Wait() on every rank throws one Error that names the first
 //     cause, the group, the sequence number, the op, and which ranks arrived and which did not

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a communicator does before it reaches a backend: it checks operands and tells observers.
+// What a communicator does before it reaches a backend: it checks operands, counts writes and tells
+// observers.
 #include "shardmesh/comm/communicator.h"
 
 #include <cstring>
@@ -258,6 +259,84 @@ TEST(Observer, SeesNothingOfACallThatIsRefused) {
     EXPECT_THROW(world.AllReduce({{Vector(world, 2), Vector(world, 3)}}, ReduceOp::kSum), Error);
     EXPECT_TRUE(recorder.events.empty());
     world.RemoveObserver(&recorder);
+  });
+}
+
+// ---- Versions -------------------------------------------------------------------------------
+
+// By how much `post` raises the versions of the storages under `tensors`, when it is posted.
+std::vector<int64_t> Rises(const std::vector<Tensor>& tensors, const std::function<Work()>& post) {
+  std::vector<int64_t> rises;
+  for (const Tensor& x : tensors) rises.push_back(-x.storage()->version());
+  Work work = post();
+  for (size_t i = 0; i < tensors.size(); ++i) rises[i] += tensors[i].storage()->version();
+  work.Wait();
+  return rises;
+}
+
+TEST(Versions, OfTargetsRiseByOneOnEveryMember) {
+  using Counts = std::vector<int64_t>;
+  OnRanks(3, [](Communicator& world) {
+    const std::vector<int64_t> sizes = {5, 0, 2};  // The second member's part is empty.
+    const Tensor whole = Vector(world, 7), own = Vector(world, sizes[world.rank()]);
+    const std::vector<Tensor> views = {whole.Narrow(0, 0, 5), whole.Narrow(0, 5, 0),
+                                       whole.Narrow(0, 5, 2)};
+    std::vector<Tensor> apart;
+    for (const int64_t size : sizes) apart.push_back(Vector(world, size));
+    // Several targets over one storage count as one.
+    EXPECT_EQ(Rises({own, whole}, [&] { return world.AllGather({{own, views}}); }), Counts({0, 1}));
+    EXPECT_EQ(Rises({own, apart[0], apart[1], apart[2]},
+                    [&] {
+                      return world.AllGather({{own, apart}});
+                    }),
+              Counts({0, 1, 1, 1}));
+    EXPECT_EQ(Rises({whole},
+                    [&] {
+                      return world.AllGather({{views[world.rank()], views}});
+                    }),
+              Counts({1}));
+    EXPECT_EQ(Rises({whole, own},
+                    [&] {
+                      return world.ReduceScatter({{views, own}}, ReduceOp::kSum);
+                    }),
+              Counts({0, 1}));
+    const Tensor sum = Vector(world, 7), none = Vector(world, 0);
+    EXPECT_EQ(Rises({whole, sum, none},
+                    [&] {
+                      return world.AllReduce({{whole, sum}, {none, none}}, ReduceOp::kSum);
+                    }),
+              Counts({0, 1, 1}));
+    EXPECT_EQ(Rises({sum},
+                    [&] {
+                      const Tensor head = sum.Narrow(0, 0, 2), tail = sum.Narrow(0, 4, 3);
+                      return world.AllReduce({{head, head}, {tail, tail}}, ReduceOp::kSum);
+                    }),
+              Counts({1}));
+    const std::vector<Tensor> sends(3, own);  // Member m sends each member sizes[m] elements.
+    EXPECT_EQ(Rises({own, whole},
+                    [&] {
+                      return world.AllToAll({{sends, views}});
+                    }),
+              Counts({0, 1}));
+    // The root writes nothing; whoever saved the tensor is refused on all members or on none.
+    EXPECT_EQ(Rises({whole, none},
+                    [&] {
+                      return world.Broadcast({whole, none}, /*root=*/1);
+                    }),
+              Counts({1, 1}));
+  });
+}
+
+TEST(Versions, RiseInAGroupOfOneAndNotForACallThatIsRefused) {
+  OnRanks(2, [](Communicator& world) {
+    const auto alone = world.Split(world.rank(), 0, "alone");
+    const Tensor x = Vector(world, 3), y = Vector(world, 2);
+    const int64_t before = x.storage()->version();
+    alone->Broadcast({x}, /*root=*/0).Wait();
+    alone->AllReduce({{x, x}}, ReduceOp::kSum).Wait();
+    EXPECT_EQ(x.storage()->version(), before + 2);
+    EXPECT_THROW(world.AllReduce({{y, x}}, ReduceOp::kSum), Error);
+    EXPECT_EQ(x.storage()->version(), before + 2);
   });
 }
 

@@ -136,5 +136,29 @@ TEST(NoTensor, IsAnErrorWhereverItIsUsed) {
   });
 }
 
+TEST(Ops, SeeWhatWasWrittenIntoAnOperandThatTheyMoved) {
+  // Seen here: the copy that the first call had moved was used again.
+  Random random(5);
+  const GlobalValue x = RandomGlobal({3, 2}, random);
+  GlobalValue half = x;
+  for (double& value : half.values) value *= 0.5;
+  Pieces written, expected, received;
+  OnMesh({{"x", 3}}, [&](const DeviceMesh& mesh) {
+    const DTensor columns = Place(mesh, {Shard(1)}, x);  // The last rank holds none.
+    Softmax(columns, 1);
+    double* const elements = columns.local().mutable_data<double>();
+    for (int64_t i = 0; i < columns.local().NumElements(); ++i) elements[i] *= 0.5;
+    written.Put(Softmax(columns, 1));
+    expected.Put(Softmax(Place(mesh, {Shard(1)}, half), 1));
+
+    const DTensor rows = Place(mesh, {Shard(0)}, x);
+    Softmax(rows, 0);
+    mesh.WorldGroup().Broadcast({rows.local()}, /*root=*/0).Wait();
+    received.Put(Softmax(rows, 0));
+  });
+  EXPECT_TRUE(written.AreOf(expected.Value(), 0));
+  EXPECT_TRUE(received.AreOf({{3, 2}, DType::kF64, std::vector<double>(6, 1.0 / 3)}, 1e-15));
+}
+
 }  // namespace
 }  // namespace shardmesh::testing

@@ -56,7 +56,8 @@ class DTensor {
   const Layout& layout() const;
   const DeviceMesh& mesh() const;
   /// This rank's box, aliased. For Partial placements this is a summand, not a value, and may be
-  /// f32 where dtype() is bf16 or f16 (partial_precision.h).
+  /// f32 where dtype() is bf16 or f16 (partial_precision.h). Whoever writes it (mutable_data, a
+  /// collective) does so on every rank: ops and backward decide by its version what to move again.
   const Tensor& local() const;
   /// Whether local() is contiguous, last dim innermost, on every rank, as far as the ops that made
   /// it tell: the same on all ranks, which local strides are not.

@@ -195,5 +195,74 @@ TEST(Backward, RefusesRotaryTablesThatWereWrittenSince) {
   });
 }
 
+// A silently wrong gradient: the formula read what the collective had left.
+TEST(Backward, RefusesASavedValueThatACollectiveWrote) {
+  struct Row {
+    const char* name;
+    void (*write)(Communicator& group, const Tensor& target);
+  };
+  const std::vector<Row> rows = {
+      {"all-reduce",
+       [](Communicator& group, const Tensor& target) {
+         group.AllReduce({{target, target}}, ReduceOp::kSum).Wait();
+       }},
+      {"all-gather",
+       [](Communicator& group, const Tensor& target) {
+         const std::vector<Tensor> parts = {target.Narrow(0, 0, 1), target.Narrow(0, 1, 2)};
+         group.AllGather({{ops::Clone(group.context(), parts[group.rank()]), parts}}).Wait();
+       }},
+      {"reduce-scatter",
+       [](Communicator& group, const Tensor& target) {
+         const Tensor source = ops::Clone(group.context(), target);
+         group.ReduceScatter({{{source, source}, target}}, ReduceOp::kSum).Wait();
+       }},
+      {"all-to-all",
+       [](Communicator& group, const Tensor& target) {
+         const Tensor row = ops::Clone(group.context(), target.Narrow(0, 2, 1));
+         group.AllToAll({{{row, row}, {target.Narrow(0, 0, 1), target.Narrow(0, 1, 1)}}}).Wait();
+       }},
+      {"broadcast",  // Writes nothing on its root; all ranks refuse alike.
+       [](Communicator& group, const Tensor& target) { group.Broadcast({target}, 0).Wait(); }},
+  };
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    for (const Row& row : rows) {
+      const DTensor leaf = Place(mesh, {Replicate()}, Values({3, 3}, 73)).SetRequiresGrad();
+      const DTensor other = Place(mesh, {Replicate()}, Values({3, 3}, 74));
+      const DTensor loss = Sum(Mul(leaf, other));
+      row.write(mesh.WorldGroup(), other.local());
+      EXPECT_THAT(ErrorOf([&] { Backward(loss); }),
+                  AllOf(HasSubstr("backward of mul"), HasSubstr("written in place after forward"),
+                        HasSubstr("f64[3,3]")))
+          << row.name;
+      EXPECT_FALSE(leaf.grad()) << row.name;
+    }
+  });
+}
+
+TEST(Backward, RefusesALeafThatWasWrittenThroughAPointerAlikeOnAllRanks) {
+  const GlobalValue x = Values({2}, 75);
+  OnMesh({{"x", 3}}, [&](const DeviceMesh& mesh) {  // The last rank holds nothing.
+    const DTensor leaf = Place(mesh, {Shard(0)}, x).SetRequiresGrad();
+    const DTensor loss = Sum(Square(leaf));
+    double* const elements = leaf.local().mutable_data<double>();
+    for (int64_t i = 0; i < leaf.local().NumElements(); ++i) elements[i] += 1.0;
+    EXPECT_THAT(ErrorOf([&] { Backward(loss); }),
+                AllOf(HasSubstr("backward of square"), HasSubstr("written in place")));
+    EXPECT_FALSE(leaf.grad());
+  });
+}
+
+TEST(Backward, DoesNotMindThatALeafWasReadThroughAPointer) {
+  const GlobalValue x = Values({2}, 76);
+  OnMesh({{"x", 3}}, [&](const DeviceMesh& mesh) {
+    const DTensor leaf = Place(mesh, {Shard(0)}, x).SetRequiresGrad();
+    const DTensor loss = Sum(Square(leaf));
+    const double* const elements = leaf.local().data<double>();
+    EXPECT_EQ(elements, leaf.local().raw_data());
+    Backward(loss);
+    EXPECT_EQ(FullGrad(leaf), Times(x, 2));
+  });
+}
+
 }  // namespace
 }  // namespace shardmesh::testing

@@ -65,6 +65,7 @@ void Unit::Prefetch() {
   state_ = State::kGathering;
   if (!batch.empty()) {
     gather_ = mesh_.Group(options_.shard_axis).AllGather(std::move(batch), "fsdp_gather");
+    for (auto& parameter : parameters_) parameter->GatherWasPosted();
   }
 }
 

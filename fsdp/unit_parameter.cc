@@ -122,7 +122,12 @@ std::optional<AllGatherItem> UnitParameter::BeginGather() {
     staging_.cast_bytes += cast_.Bytes();
     source = cast_;
   }
+  leaf_version_ = leaf_.local().storage()->version();
   return shardmesh::internal::GatherItem(mesh_, gather_step_, source, leaf_.local());
+}
+
+void UnitParameter::GatherWasPosted() {
+  if (exchanges_) leaf_.local().storage()->RestoreVersion(leaf_version_);
 }
 
 void UnitParameter::EndGather() { cast_ = Tensor(); }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
 
@@ -71,6 +72,27 @@ void CheckCount(const Place& place, size_t count) {
   place.Reject("has ", count, " tensors, expected one for each of the ", place.site.size,
                " members");
 }
+
+/// The storages under targets, each of them once.
+class WrittenStorages {
+ public:
+  void Add(const Tensor& target) {
+    Storage* const storage = target.storage().get();
+    // Mostly, the targets of an item are views of one tensor.
+    if (storages_.empty() || storages_.back() != storage) storages_.push_back(storage);
+  }
+  void Add(std::span<const Tensor> targets) {
+    for (const Tensor& target : targets) Add(target);
+  }
+  void BumpVersions() {
+    std::sort(storages_.begin(), storages_.end());
+    const auto end = std::unique(storages_.begin(), storages_.end());
+    std::for_each(storages_.begin(), end, [](Storage* storage) { storage->BumpVersion(); });
+  }
+
+ private:
+  absl::InlinedVector<Storage*, 8> storages_;
+};
 
 /// Bytes of `tensors` but the one of this rank.
 int64_t BytesToOthers(const CallSite& site, std::span<const Tensor> tensors) {
@@ -150,6 +172,36 @@ void CheckOperands(const CallSite& site, std::span<const Tensor> tensors, int ro
       CheckTarget({site, i, "tensor"}, tensors[i]);
     }
   }
+}
+
+void BumpVersions(std::span<const AllGatherItem> batch) {
+  WrittenStorages written;
+  for (const AllGatherItem& item : batch) written.Add(item.targets);
+  written.BumpVersions();
+}
+
+void BumpVersions(std::span<const ReduceScatterItem> batch) {
+  WrittenStorages written;
+  for (const ReduceScatterItem& item : batch) written.Add(item.target);
+  written.BumpVersions();
+}
+
+void BumpVersions(std::span<const AllReduceItem> batch) {
+  WrittenStorages written;
+  for (const AllReduceItem& item : batch) written.Add(item.target);
+  written.BumpVersions();
+}
+
+void BumpVersions(std::span<const AllToAllItem> batch) {
+  WrittenStorages written;
+  for (const AllToAllItem& item : batch) written.Add(item.receives);
+  written.BumpVersions();
+}
+
+void BumpVersions(std::span<const Tensor> tensors) {
+  WrittenStorages written;
+  written.Add(tensors);
+  written.BumpVersions();
 }
 
 int64_t BytesSent(const CallSite& site, std::span<const AllGatherItem> batch) {

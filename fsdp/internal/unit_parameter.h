@@ -39,6 +39,9 @@ class UnitParameter : public GradSink {
   /// Allocates the gathered form and returns its part of the unit's all-gather, or nothing if no
   /// data has to be exchanged.
   std::optional<AllGatherItem> BeginGather();
+  /// After the all-gather was posted: the gathered form has the version that BeginGather left, as
+  /// the values of that version come back.
+  void GatherWasPosted();
   /// After the all-gather.
   void EndGather();
   /// Whether the shard was written since BeginGather, so that the gathered form is out of date.
@@ -84,6 +87,7 @@ class UnitParameter : public GradSink {
   DTensor leaf_;
   Tensor cast_;  // The shard in the gather dtype, while peers read it.
   int64_t gathered_version_ = -1;
+  int64_t leaf_version_ = 0;  // Of the gathered form, before its gather is posted.
 
   Tensor buffer_;
   Layout buffer_layout_;
