@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "shardmesh/checkpoint/safetensors_file.h"
+#include "shardmesh/tests/training/golden_file.h"
 #include "shardmesh/tests/training/llama_run.h"
 
 namespace shardmesh::testing {
@@ -17,27 +17,7 @@ namespace {
 
 constexpr int kSteps = 10;
 
-std::string Folder(const std::string& name) { return "tests/testdata/golden/llama/" + name + "/"; }
-
-template <typename T>
-std::vector<T> ReadTensor(const SafetensorsFile& file, const std::string& name, DType dtype) {
-  const StoredTensor* stored = file.Find(name);
-  if (stored == nullptr) {
-    ADD_FAILURE() << "no tensor " << name;
-    return {};
-  }
-  ExecutionContext context;
-  Tensor tensor = Tensor::Empty(context, Dims(stored->shape), dtype);
-  const absl::Status status = file.Read(name, tensor);
-  EXPECT_TRUE(status.ok()) << status;
-  return tensor.ToVector<T>();
-}
-
-SafetensorsFile Open(const std::string& path) {
-  absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
-  EXPECT_TRUE(file.ok()) << file.status();
-  return *std::move(file);
-}
+std::string Folder(const std::string& name) { return "llama/" + name + "/"; }
 
 struct Tolerances {
   double logits, gradients, losses, norms, final;
@@ -58,13 +38,14 @@ constexpr Precision kPrecisions[] = {
 
 LlamaRunOptions Options(const std::string& name, const MeshShape& mesh,
                         const Precision& precision) {
-  const SafetensorsFile data = Open(Folder(name) + "data.safetensors");
-  const auto ids = ReadTensor<int64_t>(data, "input_ids", DType::kI64);
-  const auto targets = ReadTensor<int64_t>(data, "targets", DType::kI64);
-  const auto rates = ReadTensor<double>(data, "learning_rates", DType::kF64);
+  const SafetensorsFile data = OpenGolden(Folder(name) + "data.safetensors");
+  const auto ids = ReadGolden<int64_t>(data, "input_ids", DType::kI64);
+  const auto targets = ReadGolden<int64_t>(data, "targets", DType::kI64);
+  const auto rates = ReadGolden<double>(data, "learning_rates", DType::kF64);
   const Dims shape(data.Find("input_ids")->shape);
   LlamaRunOptions options;
-  absl::StatusOr<nn::LlamaConfig> config = nn::LlamaConfig::FromFile(Folder(name) + "config.json");
+  absl::StatusOr<nn::LlamaConfig> config =
+      nn::LlamaConfig::FromFile(GoldenPath(Folder(name) + "config.json"));
   EXPECT_TRUE(config.ok()) << config.status();
   options.config = *config;
   options.mesh = mesh;
@@ -80,7 +61,7 @@ LlamaRunOptions Options(const std::string& name, const MeshShape& mesh,
   };
   options.lr = [=](int step) { return rates[step]; };
   options.max_norm = 4.0;
-  options.weights = Folder(name) + "model.safetensors";
+  options.weights = GoldenPath(Folder(name) + "model.safetensors");
   return options;
 }
 
@@ -88,9 +69,9 @@ class GoldenLlama : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenLlama, IsReproducedInEveryPrecisionOnEveryMesh) {
   const std::string name = GetParam();
-  const SafetensorsFile expected = Open(Folder(name) + "expected_f64.safetensors");
+  const SafetensorsFile expected = OpenGolden(Folder(name) + "expected_f64.safetensors");
   const auto values = [&](const std::string& tensor) {
-    return ReadTensor<double>(expected, tensor, DType::kF64);
+    return ReadGolden<double>(expected, tensor, DType::kF64);
   };
   const std::vector<MeshShape> meshes = {
       {}, {{"dp", 2}, {"tp", 2}}, {{"dp_replicate", 2}, {"dp", 2}}};
