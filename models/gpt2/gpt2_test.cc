@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -127,6 +128,30 @@ TEST(Gpt2, InitialisesWhatEndsInTheResidualStreamNarrower) {
       const double square = Item(Mean(Square(parameter.data())));
       EXPECT_NEAR(std::sqrt(square), name.ends_with("c_fc.weight") ? 0.3 : 0.15, 0.02) << name;
     }
+  });
+}
+
+TEST(Gpt2TpPlan, SplitsTheVocabularyAndTheInnerDim) {
+  RunOn({{"tp", 2}}, [](const DeviceMesh& mesh) {
+    Gpt2 model(GoldenConfig());
+    model.AddAdapters(/*rank=*/2);
+    tp::Parallelize(model, mesh, "tp", Gpt2TpPlan(/*adapters=*/true));
+    const std::map<std::string, Placement> split = {
+        {"transformer.wte.weight", Shard(0)}, {"mlp.c_fc.weight", Shard(1)},
+        {"mlp.c_fc.bias", Shard(0)},          {"mlp.c_proj.weight", Shard(0)},
+        {"mlp.adapter.B", Shard(1)},
+    };
+    for (const auto& [name, parameter] : model.NamedParameters()) {
+      Placement expected = Replicate();
+      for (const auto& [ending, placement] : split) {
+        if (name.ends_with(ending)) expected = placement;
+      }
+      EXPECT_EQ(parameter.layout().placement(0), expected) << name;
+    }
+    Gpt2 without(GoldenConfig());
+    const absl::Status status =
+        Catch([&] { tp::Parallelize(without, mesh, "tp", Gpt2TpPlan(/*adapters=*/true)); });
+    EXPECT_THAT(std::string(status.message()), HasSubstr("matches no module"));
   });
 }
 
