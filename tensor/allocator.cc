@@ -142,6 +142,17 @@ void Allocator::Free(void* pointer, int64_t bytes, MemoryCategory category) {
   Guard(block, 0, size_class.bytes);
 }
 
+void Allocator::Recategorize(int64_t bytes, MemoryCategory from, MemoryCategory to) {
+  if (from == to) return;
+  std::lock_guard lock(mutex_);
+  MemoryStats &old_stats = stats_[static_cast<int>(from)],
+              &new_stats = stats_[static_cast<int>(to)];
+  SHARDMESH_CHECK(old_stats.bytes >= bytes) << "more " << Name(from) << " moved than allocated";
+  old_stats.bytes -= bytes;
+  new_stats.bytes += bytes;
+  new_stats.peak_bytes = std::max(new_stats.peak_bytes, new_stats.bytes);
+}
+
 MemoryStats Allocator::stats(MemoryCategory category) const {
   std::lock_guard lock(mutex_);
   return stats_[static_cast<int>(category)];

@@ -54,6 +54,9 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   /// `bytes` and `category` as given to Allocate.
   void Free(void* block, int64_t bytes, MemoryCategory category);
 
+  /// Accounts a block of `bytes` as `to`, which was allocated as `from`.
+  void Recategorize(int64_t bytes, MemoryCategory from, MemoryCategory to);
+
   MemoryStats stats(MemoryCategory category) const;
   /// Over all categories; the peak is that of the sum.
   MemoryStats total() const;

@@ -37,6 +37,11 @@ void Storage::Refill() {
   released_by_.clear();
 }
 
+void Storage::set_category(MemoryCategory category) {
+  if (data_ != nullptr) allocator_->Recategorize(bytes_, category_, category);
+  category_ = category;
+}
+
 void Storage::RestoreVersion(int64_t version) {
   SHARDMESH_CHECK(version <= version_) << "a version that the storage has not had yet";
   version_ = version;

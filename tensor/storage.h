@@ -28,6 +28,8 @@ class Storage {
   Device device() const { return device_; }
   int64_t bytes() const { return bytes_; }
   MemoryCategory category() const { return category_; }
+  /// Accounts the memory as another category from now on.
+  void set_category(MemoryCategory category);
 
   /// Null if there are no bytes. Throws Error(kFailedPrecondition) after Release() (naming what was
   /// released) and on meta.
