@@ -8,8 +8,10 @@
 //
 // Contract:
 //   * Every member calls the same collectives in the same order. Each call has a sequence number in
-//     its group and a signature (kind, dtypes, the whole vector of counts, reduction, root), which
-//     is checked in every build: members that differ end in an error on every rank of the world.
+//     its group and a signature (kind, dtypes, the whole vector of counts, reduction, root, and the
+//     owner in the caller's name for it: " of layers.3" in "fsdp_gather of layers.3"), which is
+//     checked in every build: members that differ end in an error on every rank of the world. The
+//     owner tells apart what has the same shape by chance.
 //   * A collective posts and returns. Until Wait() returns, the caller must neither write sources
 //     nor read or write targets. After Wait() no peer reads a source any more.
 //   * A Work keeps its buffers alive. Dropping it without waiting is allowed: its targets are then

@@ -286,6 +286,15 @@ TEST(Mismatch, EndsEveryRankPromptlyAndSaysWhatDiffers) {
   }
 }
 
+TEST(Mismatch, DiffersInTheOwnerThatTheOpNames) {
+  const absl::Status status = RunRanks(2, [](Communicator& world) {
+    Sum(world, 3, world.rank() == 0 ? "reduce of a" : "reduce of b");
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("op \"reduce of a\""), HasSubstr("op \"reduce of b\"")));
+}
+
 TEST(Mismatch, DiffersInOpNameAloneIsNone) {
   EXPECT_EQ(
       RunRanks(3, [](Communicator& world) { Sum(world, 3, absl::StrCat("rank ", world.rank())); }),

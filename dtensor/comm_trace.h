@@ -29,7 +29,8 @@ class CommTrace : public CollectiveObserver {
     friend bool operator==(const Total&, const Total&) = default;
   };
   struct Event {
-    std::string axis, kind, op;
+    std::string axis, kind;
+    std::string op;  ///< Without the " of ..." that tells whose it was.
     int64_t bytes;
   };
 

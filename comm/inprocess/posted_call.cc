@@ -12,6 +12,12 @@ namespace {
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
+// " of layers.3" in "fsdp_gather of layers.3".
+std::string_view OwnerIn(std::string_view op) {
+  const size_t begin = op.find(" of ");
+  return begin == std::string_view::npos ? std::string_view() : op.substr(begin);
+}
+
 constexpr std::array<std::string_view, std::variant_size_v<Operands>> kKinds = {
     "barrier", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "split"};
 
@@ -145,7 +151,8 @@ PostedCall::PostedCall(Operands operands, std::optional<ReduceOp> reduction, std
       name{kKinds[this->operands.index()], reduction, std::string(op)} {}
 
 std::string Difference(const PostedCall& a, const PostedCall& b) {
-  if (a.operands.index() != b.operands.index() || a.name.reduction != b.name.reduction) {
+  if (a.operands.index() != b.operands.index() || a.name.reduction != b.name.reduction ||
+      OwnerIn(a.name.op) != OwnerIn(b.name.op)) {
     return absl::StrCat(a.name.ToString(), " against ", b.name.ToString());
   }
   return std::visit(

@@ -59,7 +59,8 @@ struct Member {
 };
 
 /// How two members' calls of one collective differ, as "f32[3] against f32[4] (item 2,
-/// targets[1])", or "" if they agree. Compares dtypes, all shapes, reduction and root, not `op`.
+/// targets[1])", or "" if they agree. Compares dtypes, all shapes, reduction, root and
+/// what `op` has from " of " on.
 /// Arguments that may differ between members but must fit together (shapes of an all-to-all,
 /// requests of a split) are checked when all have posted.
 std::string Difference(const PostedCall& a, const PostedCall& b);
