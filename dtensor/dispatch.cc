@@ -33,6 +33,12 @@ Runtime& CheckedRuntime(const Op& op, std::span<const DTensor* const> operands) 
   return *operands[0]->impl()->runtime;
 }
 
+// The storage knows why it is empty; a kernel that came to it would not know the op.
+[[noreturn]] void ThrowReleased(const Op& op, const DTensor& operand) {
+  const absl::Status status = Catch([&] { operand.local().storage()->data(); });
+  Throw(status.code(), op.name, " of ", operand.ToString(), ": ", status.message());
+}
+
 }  // namespace
 
 OpCall::OpCall(const Op& op, std::span<const DTensor* const> operands)
@@ -40,6 +46,7 @@ OpCall::OpCall(const Op& op, std::span<const DTensor* const> operands)
   key_.Add(&op);
   for (const DTensor* operand : operands_) {
     const internal::DTensorImpl& impl = *operand->impl();
+    if (impl.local.storage()->IsReleased()) ThrowReleased(op, *operand);
     key_.Add(impl.layout.id());
     key_.Add(static_cast<unsigned>(impl.dtype) | static_cast<unsigned>(impl.local.dtype()) << 8);
   }
