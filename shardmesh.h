@@ -38,6 +38,7 @@
 #include "shardmesh/nn/module.h"
 #include "shardmesh/nn/module_list.h"
 #include "shardmesh/nn/parameter.h"
+#include "shardmesh/nn/replicas.h"
 #include "shardmesh/nn/rms_norm.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/clip.h"

@@ -99,6 +99,18 @@ DTensor DTensor::Detach() const {
   return result;
 }
 
+void DTensor::ReplaceValues(const Layout& layout, Tensor local) {
+  internal::DTensorImpl& impl = Checked("ReplaceValues");
+  if (!IsLeaf()) ThrowInvalid("ReplaceValues: ", ToString(), " is the result of an op, not a leaf");
+  impl.local.storage()->BumpVersion();
+  if (!(layout == impl.layout)) impl.grad = DTensor();
+  impl.layout = layout;
+  impl.local = std::move(local);
+  impl.order = internal::MemoryOrder::RowMajor();
+  impl.moved.clear();
+  if (impl.leaf != nullptr) impl.leaf->layout = layout;
+}
+
 void DTensor::RegisterGradHook(std::function<DTensor(const DTensor& grad)> hook) {
   if (hook == nullptr) ThrowInvalid("RegisterGradHook: the hook of ", ToString(), " is empty");
   if (!RequiresGrad()) {

@@ -80,6 +80,11 @@ class DTensor {
   /// The same values outside the graph; shares storage.
   DTensor Detach() const;
 
+  /// Internal, for parameters: only for leaves. The same leaf with other values: handles, hooks and
+  /// whether it requires a gradient stay, and so does its gradient if the layout does. To graphs
+  /// that have saved the values before, this is a write in place.
+  void ReplaceValues(const Layout& layout, Tensor local);
+
   /// Called in backward with the complete gradient of this tensor (summed over all uses); what it
   /// returns goes on (return the argument to leave it). `grad` is the hook's own: writing it in
   /// place changes no other gradient. Must do the same on all ranks.

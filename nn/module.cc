@@ -16,6 +16,34 @@ std::string Join(const std::string& prefix, const std::string& name) {
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
+// Replicas made from different seeds would stay different.
+void CompareSeeds(const std::vector<Parameter>& parameters, uint64_t seed) {
+  std::vector<DeviceMesh> meshes;
+  for (const Parameter& parameter : parameters) {
+    if (std::find(meshes.begin(), meshes.end(), parameter.mesh()) == meshes.end())
+      meshes.push_back(parameter.mesh());
+  }
+  for (const DeviceMesh& mesh : meshes) {
+    Communicator& world = mesh.WorldGroup();
+    if (world.size() == 1) continue;
+    ExecutionContext& context = mesh.context();
+    AllGatherItem item;
+    item.source = Tensor::FromValues<int64_t>(context, {}, {static_cast<int64_t>(seed)});
+    for (int i = 0; i < world.size(); ++i)
+      item.targets.push_back(Tensor::Empty(context, {}, DType::kI64));
+    const std::vector<Tensor> seeds = item.targets;
+    world.AllGather({std::move(item)}, "initialize_seed").Wait();
+    for (int i = 0; i < world.size(); ++i) {
+      const auto other = static_cast<uint64_t>(seeds[i].IntegerItem());
+      const auto first = static_cast<uint64_t>(seeds[0].IntegerItem());
+      if (other == first) continue;
+      ThrowInvalid("Initialize: rank ", world.world_ranks()[0], " passes seed ", first,
+                   " and rank ", world.world_ranks()[i], " seed ", other,
+                   "; replicas of a parameter must start alike");
+    }
+  }
+}
+
 }  // namespace
 
 Module::~Module() {
@@ -27,9 +55,21 @@ Module::~Module() {
   }
 }
 
-DTensor Module::Call(Inputs inputs) {
+void Module::Inputs::ThrowMissing(size_t i) const {
+  const std::string name = module_ == nullptr ? "" : module_->FullName();
+  ThrowInvalid(name.empty() ? "the module" : "module " + name, " was called with ", size(),
+               size() == 1 ? " input" : " inputs", ", and reads input ", i, " (counted from 0)");
+}
+
+std::vector<std::shared_ptr<void>> Module::OpenForwardScopes() const {
   std::vector<std::shared_ptr<void>> scopes;
   for (const auto& make : scopes_) scopes.push_back(make());
+  return scopes;
+}
+
+DTensor Module::Call(Inputs inputs) {
+  const std::vector<std::shared_ptr<void>> scopes = OpenForwardScopes();
+  inputs.module_ = this;
   for (const PreHook& hook : pre_hooks_) hook(*this, inputs);
   DTensor output = Forward(inputs);
   for (const PostHook& hook : post_hooks_) hook(*this, inputs, output);
@@ -37,7 +77,7 @@ DTensor Module::Call(Inputs inputs) {
 }
 
 std::vector<Module::NamedParameter> Module::NamedParameters() const {
-  Outermost().NameParameters();
+  ConstOutermost().NameParameters();
   std::vector<NamedParameter> all, first;
   CollectParameters("", all);
   std::unordered_set<const void*> seen;
@@ -88,6 +128,7 @@ void Module::Initialize(uint64_t seed) {
     Throw(absl::StatusCode::kFailedPrecondition, "Initialize: parameter ", parameter.ToString(),
           " has no mesh yet: call Parallelize, FullyShard or PlaceReplicated first");
   }
+  CompareSeeds(parameters, seed);
   for (Parameter& parameter : parameters) {
     if (!parameter.IsMaterialized()) parameter.Materialize(seed);
   }
@@ -131,7 +172,9 @@ const Tensor& Module::Buffer(std::string_view name) const {
   ThrowInvalid("the module has no buffer '", View(name), "'");
 }
 
-const Module& Module::Outermost() const {
+Module& Module::Outermost() { return const_cast<Module&>(ConstOutermost()); }
+
+const Module& Module::ConstOutermost() const {
   const Module* module = this;
   while (module->parent_ != nullptr) module = module->parent_;
   return *module;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "shardmesh/base/type_map.h"
 #include "shardmesh/dtensor/dtensor.h"
 #include "shardmesh/nn/parameter.h"
 
@@ -29,7 +30,25 @@ namespace shardmesh::nn {
 /// Belongs to one rank. Not copyable or movable: parents and hooks hold its address.
 class Module {
  public:
-  using Inputs = absl::InlinedVector<DTensor, 2>;
+  /// What a call passes. Reading an input that was not passed throws Error(kInvalidArgument) naming
+  /// the module and how many there are.
+  class Inputs : public absl::InlinedVector<DTensor, 2> {
+   public:
+    using absl::InlinedVector<DTensor, 2>::InlinedVector;
+    const DTensor& operator[](size_t i) const {
+      if (i >= size()) ThrowMissing(i);
+      return absl::InlinedVector<DTensor, 2>::operator[](i);
+    }
+    DTensor& operator[](size_t i) {
+      if (i >= size()) ThrowMissing(i);
+      return absl::InlinedVector<DTensor, 2>::operator[](i);
+    }
+
+   private:
+    friend class Module;
+    [[noreturn]] void ThrowMissing(size_t i) const;
+    const Module* module_ = nullptr;
+  };
   /// May replace the inputs.
   using PreHook = std::function<void(Module& module, Inputs& inputs)>;
   /// May replace the output.
@@ -56,6 +75,11 @@ class Module {
     scopes_.push_back(std::move(make));
   }
   void AddForwardHook(PostHook hook) { post_hooks_.push_back(std::move(hook)); }
+  /// What the scopes hold, while the result lives. For methods other than Forward that use
+  /// parameters of this module: under FullyShard they are gathered then.
+  ///
+  ///   DTensor Encode(const DTensor& x) { const auto scope = OpenForwardScopes(); ... }
+  std::vector<std::shared_ptr<void>> OpenForwardScopes() const;
 
   struct NamedParameter {
     std::string name;
@@ -85,15 +109,23 @@ class Module {
   /// Materialises every parameter of this module and its descendants that has no values. The values
   /// depend on `seed` and on names relative to the outermost module. Also restarts random layers
   /// (Dropout).
-  /// Local.
-  /// Errors: throws Error(kFailedPrecondition) naming the first parameter that is not placed;
-  /// nothing is materialised then.
+  /// Collective over the parameters' meshes: ranks compare their seeds.
+  /// Errors: throws Error(kFailedPrecondition) naming the first parameter that is not placed, and
+  /// Error(kInvalidArgument) on every rank, naming both, if two ranks pass different seeds; nothing
+  /// is materialised then.
   void Initialize(uint64_t seed);
 
   /// Applies to this module and its descendants.
   void Train(bool training = true);
   void Eval() { Train(false); }
   bool training() const { return training_; }
+
+  /// The first module that has registered this one, or null.
+  Module* parent() { return parent_; }
+  /// The module that no other has registered, up from this one.
+  Module& Outermost();
+  /// Objects of the layers above, one a type; they live as long as the module.
+  TypeMap& locals() { return locals_; }
 
  protected:
   virtual DTensor Forward(const Inputs& inputs) = 0;
@@ -112,7 +144,7 @@ class Module {
   const Tensor& Buffer(std::string_view name) const;
 
  private:
-  const Module& Outermost() const;
+  const Module& ConstOutermost() const;
   void NameParameters() const;
   void CheckNewName(std::string_view name) const;
   void CollectParameters(const std::string& prefix, std::vector<NamedParameter>& out) const;
@@ -125,6 +157,7 @@ class Module {
   std::vector<PreHook> pre_hooks_;
   std::vector<PostHook> post_hooks_;
   bool training_ = true;
+  TypeMap locals_;
 };
 
 }  // namespace shardmesh::nn

@@ -41,7 +41,7 @@ Parameter::Parameter(const Dims& shape, DType dtype, Init init)
 
 void Parameter::set_requires_grad(bool value) {
   state_->requires_grad = value;
-  if (state_->data) state_->data.SetRequiresGrad(value);
+  if (state_->data) DTensor(state_->data).SetRequiresGrad(value);
 }
 
 void Parameter::Place(const DeviceMesh& mesh, const Layout& layout) {
@@ -68,12 +68,10 @@ void Parameter::Place(const DeviceMesh& mesh, const Layout& layout) {
     Tensor local =
         Tensor::Empty(mesh.context(), moved.local().shape(), dtype(), MemoryCategory::kParameters);
     ops::Copy(mesh.context(), moved.local(), local);
-    state_->data = DTensor(mesh, layout, std::move(local));
-    state_->data.SetRequiresGrad(state_->requires_grad);
+    state_->data.ReplaceValues(layout, std::move(local));
   }
   state_->mesh = mesh;
   state_->layout = layout;
-  state_->active = DTensor();
 }
 
 void Parameter::Materialize(uint64_t seed) {
@@ -103,10 +101,13 @@ void Parameter::SetData(DTensor data) {
   if (!data.IsRowMajor()) {
     ThrowInvalid("parameter ", ToString(), " cannot take values that are not contiguous");
   }
-  if (!data.IsLeaf()) data = data.Detach();
-  data.SetRequiresGrad(requires_grad());
+  if (state_->data) {
+    state_->data.ReplaceValues(layout(), data.local());
+    return;
+  }
+  data = data.Detach();
+  data.SetRequiresGrad(state_->requires_grad);
   state_->data = std::move(data);
-  state_->active = DTensor();
 }
 
 const DTensor& Parameter::data() const {
@@ -115,6 +116,14 @@ const DTensor& Parameter::data() const {
           " has no values yet: call Initialize or LoadParameters first");
   }
   return state_->data;
+}
+
+void Parameter::CheckGradientIsReduced(std::string_view user) const {
+  if (!HasUnreducedGradient()) return;
+  Throw(absl::StatusCode::kFailedPrecondition, absl::string_view(user.data(), user.size()),
+        ": parameter ", ToString(),
+        " holds the gradient of micro-batches that FullyShard has not reduced; run the last "
+        "micro-batch with SetRequiresGradientSync(module, true)");
 }
 
 std::string Parameter::ToString() const {

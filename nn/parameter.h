@@ -51,8 +51,11 @@ class Parameter {
   /// Empty until a module sets it (module.h).
   const std::string& name() const { return state_->name; }
   void set_name(std::string name) { state_->name = std::move(name); }
-  bool requires_grad() const { return state_->requires_grad; }
-  /// Frozen parameters get no gradient. Call it before the first forward.
+  /// That of data(), once there are values.
+  bool requires_grad() const {
+    return state_->data ? state_->data.RequiresGrad() : state_->requires_grad;
+  }
+  /// Frozen parameters get no gradient from forwards that begin later.
   void set_requires_grad(bool value);
 
   /// Whether it has a mesh and a layout.
@@ -60,6 +63,7 @@ class Parameter {
   const DeviceMesh& mesh() const { return state_->mesh; }
   const Layout& layout() const { return state_->layout; }
   /// Sets mesh and layout; if values exist they are moved (collective then; a gradient is dropped).
+  /// data() stays the same leaf.
   /// Errors: throws Error(kInvalidArgument) naming the parameter if the layout is of another shape
   /// or mesh, or Partial, or if values exist on another mesh; Error(kFailedPrecondition) if
   /// FixPlacement has fixed another placement.
@@ -74,7 +78,9 @@ class Parameter {
   /// Errors: throws Error(kFailedPrecondition) if it is not placed, or has random initial values
   /// but no name.
   void Materialize(uint64_t seed);
-  /// Takes values from the caller. Local.
+  /// Takes values from the caller, sharing their memory; data() stays the same leaf, with its
+  /// gradient and hooks. For a graph that has saved the values before, this is a write in place.
+  /// Local.
   /// Errors: throws Error(kFailedPrecondition) if not placed, Error(kInvalidArgument) if mesh,
   /// layout or dtype differ, or the local tensor is not contiguous.
   void SetData(DTensor data);
@@ -82,10 +88,18 @@ class Parameter {
   /// The leaf that the optimizer updates and whose grad() it reads: this rank's shard. Throws
   /// Error(kFailedPrecondition) naming the parameter if it is not materialised.
   const DTensor& data() const;
-  /// The tensor that forward uses: data(), or the gathered form that FullyShard has put in its
-  /// place.
+  /// The tensor that forward uses: data(), or the gathered form that FullyShard puts in its place
+  /// while the module's forward runs.
   const DTensor& active() const { return state_->active ? state_->active : data(); }
   void set_active(DTensor active) { state_->active = std::move(active); }
+
+  /// Whether a part of the gradient is not in data().grad() yet: that of micro-batches which
+  /// FullyShard has not reduced.
+  bool HasUnreducedGradient() const { return state_->has_unreduced_gradient; }
+  void set_has_unreduced_gradient(bool value) { state_->has_unreduced_gradient = value; }
+  /// Throws Error(kFailedPrecondition) naming `user` and the parameter if it has an unreduced
+  /// gradient: what reads the gradient now would leave that part out.
+  void CheckGradientIsReduced(std::string_view user) const;
 
   /// "model.norm.weight f32[64] [R] @ [dp=2]", or "on meta" if it is not placed.
   std::string ToString() const;
@@ -99,7 +113,8 @@ class Parameter {
     DType dtype = DType::kF32;
     Init init;
     std::string name;
-    bool requires_grad = true;
+    bool requires_grad = true;  // Before there are values.
+    bool has_unreduced_gradient = false;
     DeviceMesh mesh;
     Layout layout;
     std::string placement_owner;  // Empty while the placement may change.

@@ -31,6 +31,8 @@ void AdamW::set_lr(double lr) {
 }
 
 void AdamW::Step() {
+  for (const nn::Parameter& parameter : parameters_)
+    parameter.CheckGradientIsReduced("AdamW::Step");
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].data().grad()) Update(parameters_[i], states_[i]);
   }

@@ -208,6 +208,8 @@ double ClipGradNorm(const std::vector<nn::Parameter>& parameters, double max_nor
   if (!(max_norm >= 0) || !(eps >= 0)) {
     ThrowInvalid("ClipGradNorm: max_norm is ", max_norm, " and eps ", eps, ", expected 0 or more");
   }
+  for (const nn::Parameter& parameter : parameters)
+    parameter.CheckGradientIsReduced("ClipGradNorm");
   const std::vector<MeshGroup> groups = GroupByMesh(parameters);
   double norm = 0;
   for (const MeshGroup& group : groups) norm = Combined(norm, NormOf(group));

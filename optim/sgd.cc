@@ -29,6 +29,7 @@ void Sgd::set_lr(double lr) {
 }
 
 void Sgd::Step() {
+  for (const nn::Parameter& parameter : parameters_) parameter.CheckGradientIsReduced("Sgd::Step");
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].data().grad()) Update(parameters_[i], states_[i]);
   }

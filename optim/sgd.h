@@ -33,7 +33,8 @@ class Sgd {
   /// change.
   /// Local.
   /// Errors: throws Error(kFailedPrecondition) naming the parameter if its values have been moved
-  /// to another layout since its first step.
+  /// to another layout since its first step, or FullyShard has not reduced all of its gradient;
+  /// nothing is updated in the latter case.
   void Step();
 
   double lr() const { return options_.lr; }
