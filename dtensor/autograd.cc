@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/move.h"
@@ -31,9 +32,14 @@ Node::~Node() {
 void Node::Connect(const std::shared_ptr<Node>& self, std::span<const DTensor* const> operands,
                    std::initializer_list<DTensor*> results) {
   for (const DTensor* operand : operands) edges_.push_back(internal::EdgeTo(*operand));
+  const Runtime& runtime = *(*results.begin())->impl()->runtime;
+  partial_precision = runtime.partial_precision;
+  if (runtime.region != nullptr) {
+    region = runtime.region;
+    region->NoteOp();
+  }
   for (DTensor* result : results) {
     DTensorImpl& impl = *result->impl();
-    partial_precision = impl.runtime->partial_precision;
     impl.grad_fn = self;
     impl.output = static_cast<int>(outputs_.size());
     impl.requires_grad = true;
@@ -136,99 +142,176 @@ void CheckGradient(const char* op, size_t i, const DTensor& grad, const DTensor&
   internal::CheckTogether(op, of_result, grad);
 }
 
+// Tells the regions of a graph where backward is. They are nested or apart, and nodes are visited
+// in reverse order of creation, so those that are entered form a stack.
+class RegionWalk {
+ public:
+  explicit RegionWalk(const std::vector<std::shared_ptr<Node>>& order) {
+    absl::flat_hash_set<BackwardRegion*> seen;
+    for (const std::shared_ptr<Node>& node : order) {
+      const size_t first = upcoming_.size();
+      for (std::shared_ptr<BackwardRegion> region = node->region;
+           region != nullptr && seen.insert(region.get()).second; region = region->outer()) {
+        upcoming_.push_back(region);
+      }
+      std::reverse(upcoming_.begin() + first, upcoming_.end());  // Outer regions first.
+    }
+    for (const std::shared_ptr<BackwardRegion>& region : upcoming_) region->Expect();
+  }
+
+  void ComeTo(const Node& node) {
+    LeaveAfter(node.sequence());
+    if (node.region == nullptr || (!entered_.empty() && entered_.back() == node.region.get()))
+      return;
+    // `upcoming_` has the regions of this node next, up to the node's own.
+    while (position_ < upcoming_.size() && !IsEntered(node.region.get())) {
+      BackwardRegion* const region = upcoming_[position_++].get();
+      entered_.push_back(region);
+      region->Enter(position_ < upcoming_.size() ? upcoming_[position_].get() : nullptr);
+    }
+  }
+  void End() { LeaveAfter(0); }
+
+ private:
+  // Leaves the regions that began after `sequence`.
+  void LeaveAfter(uint64_t sequence) {
+    while (!entered_.empty() && entered_.back()->begin() > sequence) {
+      BackwardRegion* const region = entered_.back();
+      entered_.pop_back();
+      region->Leave();
+    }
+  }
+  bool IsEntered(const BackwardRegion* region) const {
+    return std::find(entered_.begin(), entered_.end(), region) != entered_.end();
+  }
+
+  std::vector<std::shared_ptr<BackwardRegion>> upcoming_;  // In the order of entering.
+  size_t position_ = 0;                                    // The first that is not entered yet.
+  std::vector<BackwardRegion*> entered_;
+};
+
 // One run of Backward.
-class Engine {
+class Engine : public BackwardRun {
  public:
   Engine(Runtime& runtime, const DeviceMesh& mesh) : runtime_(runtime), mesh_(mesh) {}
 
   void Run(const DTensor& root, const DTensor& grad) {
     if (root.IsLeaf()) {
-      const Edge edge = internal::EdgeTo(root);
-      ++StateOf(edge.leaf).awaited;
-      Pass(edge, grad, /*delivered=*/false);
+      Pass(internal::EdgeTo(root), grad, /*delivered=*/false);
     } else {
       Differentiate(root, grad);
+    }
+    // Sinks first: participants may have to send on what the hooks of these leaves return.
+    for (LeafState& state : leaves_) {
+      if (state.leaf->sink != nullptr) Complete(*state.leaf, state);
+    }
+    for (size_t i = 0; i < runtime_.participants.size(); ++i) {
+      const std::shared_ptr<BackwardParticipant> participant = runtime_.participants[i];
+      participant->Finish(*this);
+    }
+    for (LeafState& state : leaves_) {
+      if (state.leaf->sink == nullptr) Complete(*state.leaf, state);
     }
     // Only after everything has succeeded: a Backward that throws leaves no gradient behind.
     for (LeafState& state : leaves_) Allocate(state);
     for (LeafState& state : leaves_) Commit(state);
   }
 
+  void Deliver(const DTensor& leaf, DTensor grad) override {
+    const std::shared_ptr<Leaf>& record = internal::LeafOf(leaf.impl());
+    CheckGradient("a leaf", 0, grad, leaf, record->layout, record->dtype);
+    Deliver(*record, StateOf(record), std::move(grad));
+  }
+
  private:
-  struct NodeState {
-    absl::InlinedVector<DTensor, 2> grads;
-  };
   struct LeafState {
     std::shared_ptr<Leaf> leaf;
-    int awaited = 0;  // Uses that have not delivered yet.
     DTensor grad;
   };
 
   // In the order in which leaves are met, which all ranks share.
   LeafState& StateOf(const std::shared_ptr<Leaf>& leaf) {
     const auto [entry, is_new] = leaf_index_.try_emplace(leaf.get(), leaves_.size());
-    if (is_new) leaves_.push_back({leaf, 0, {}});
+    if (is_new) leaves_.push_back({leaf, {}});
     return leaves_[entry->second];
   }
 
+  // Gradients that have arrived, one entry a result.
+  using Arrived = absl::InlinedVector<DTensor, 2>;
+  struct Graph {
+    absl::flat_hash_map<Node*, Arrived> arrived;
+    std::vector<std::shared_ptr<Node>> order;  // As they are visited.
+  };
+
   void Differentiate(const DTensor& root, const DTensor& grad) {
-    Collect(root.impl()->grad_fn);
-    for (const auto& [node, state] : nodes_) {
+    Graph graph = Collect(root.impl()->grad_fn);
+    for (const std::shared_ptr<Node>& node : graph.order) {
       if (node->used) {
         Throw(absl::StatusCode::kFailedPrecondition, "backward through ", node->name(),
               ": the graph was used by an earlier Backward and its saved values are gone; run "
               "forward again");
       }
     }
-    std::sort(order_.begin(), order_.end(),
-              [](const auto& a, const auto& b) { return a->sequence() > b->sequence(); });
-    nodes_[root.impl()->grad_fn.get()].grads[root.impl()->output] = grad;
-    for (std::shared_ptr<Node>& node : order_) {
-      Visit(*node);
+    graph.arrived[root.impl()->grad_fn.get()][root.impl()->output] = grad;
+    RegionWalk regions(graph.order);
+    for (std::shared_ptr<Node>& node : graph.order) {
+      regions.ComeTo(*node);
+      Visit(*node, graph);
       node.reset();
     }
+    regions.End();
   }
 
-  void Collect(const std::shared_ptr<Node>& root) {
+  static Graph Collect(const std::shared_ptr<Node>& root) {
+    Graph graph;
     std::vector<std::shared_ptr<Node>> stack = {root};
-    nodes_[root.get()].grads.resize(root->num_outputs());
+    graph.arrived[root.get()].resize(root->num_outputs());
     while (!stack.empty()) {
       const std::shared_ptr<Node> node = std::move(stack.back());
       stack.pop_back();
-      order_.push_back(node);
+      graph.order.push_back(node);
       for (const Edge& edge : node->edges()) {
-        if (edge.leaf != nullptr) ++StateOf(edge.leaf).awaited;
         if (edge.node == nullptr) continue;
-        const auto [entry, is_new] = nodes_.try_emplace(edge.node.get());
+        const auto [entry, is_new] = graph.arrived.try_emplace(edge.node.get());
         if (!is_new) continue;
-        entry->second.grads.resize(edge.node->num_outputs());
+        entry->second.resize(edge.node->num_outputs());
         stack.push_back(edge.node);
       }
     }
+    std::sort(graph.order.begin(), graph.order.end(),
+              [](const auto& a, const auto& b) { return a->sequence() > b->sequence(); });
+    return graph;
   }
 
-  void Visit(Node& node) {
-    NodeState state = std::move(nodes_[&node]);
+  void Visit(Node& node, Graph& graph) {
+    Arrived grads = std::move(graph.arrived[&node]);
     runtime_.partial_precision = node.partial_precision;
     for (const Node::Hook& hook : node.hooks) {
-      DTensor& grad = state.grads[hook.output];
+      DTensor& grad = grads[hook.output];
       if (grad) grad = RunHook(hook.function, std::move(grad));
     }
     Gradients out(node, runtime_);
-    const auto of_result = std::find_if(state.grads.begin(), state.grads.end(),
-                                        [](const DTensor& g) { return bool(g); });
-    if (of_result != state.grads.end()) {
-      const UnwrittenCheck unwritten(state.grads);
-      node.Backward(state.grads, out);
+    const auto of_result =
+        std::find_if(grads.begin(), grads.end(), [](const DTensor& g) { return bool(g); });
+    if (of_result != grads.end()) {
+      const UnwrittenCheck unwritten(grads);
+      node.Backward(grads, out);
       unwritten.Check(node.name());
       CheckGradients(node, out, *of_result);
     }
     node.used = true;
     node.Release();
-    state.grads.clear();
+    grads.clear();
     // Where a value was used twice, edges are met in order: sums are alike on all ranks.
-    for (size_t i = 0; i < node.edges().size(); ++i)
-      Pass(node.edges()[i], out.Take(static_cast<int>(i)), out.delivered(static_cast<int>(i)));
+    for (size_t i = 0; i < node.edges().size(); ++i) {
+      const Edge& edge = node.edges()[i];
+      DTensor grad = out.Take(static_cast<int>(i));
+      if (edge.node != nullptr && grad) {
+        AddTo(graph.arrived[edge.node.get()][edge.output], std::move(grad));
+      } else {
+        Pass(edge, std::move(grad), out.delivered(static_cast<int>(i)));
+      }
+    }
     node.edges().clear();
   }
 
@@ -246,14 +329,11 @@ class Engine {
     }
   }
 
+  // To a leaf, if the edge leads to one.
   void Pass(const Edge& edge, DTensor grad, bool delivered) {
-    if (edge.node != nullptr && grad) {
-      AddTo(nodes_[edge.node.get()].grads[edge.output], std::move(grad));
-    } else if (edge.leaf != nullptr) {
-      LeafState& state = StateOf(edge.leaf);
-      if (grad && !delivered) Deliver(*edge.leaf, state, std::move(grad));
-      if (--state.awaited == 0) Complete(*edge.leaf, state);
-    }
+    if (edge.leaf == nullptr) return;
+    LeafState& state = StateOf(edge.leaf);
+    if (grad && !delivered) Deliver(*edge.leaf, state, std::move(grad));
   }
 
   // A sum is held small only if both terms are: were it the scope of the node that comes last that
@@ -290,29 +370,35 @@ class Engine {
     sink.CountStaging(target.buffer.Bytes());
   }
 
+  // Every use has delivered.
   void Complete(Leaf& leaf, LeafState& state) {
-    if (state.grad) {
-      if (leaf.sink == nullptr) {
-        // In the leaf's layout, whatever the formulas found cheapest.
-        state.grad =
-            internal::MoveTo(state.grad, leaf.layout.PartialAsReplicate(), kAccumulate.name);
-      }
-      runtime_.partial_precision = PartialPrecision::kAccumulator;
-      for (const auto& hook : leaf.hooks) state.grad = RunHook(hook, std::move(state.grad));
-      if (leaf.sink != nullptr) {
-        IntoSink(*leaf.sink, state.grad);
-        state.grad = DTensor();
-      }
+    if (!state.grad) return;
+    if (leaf.sink == nullptr) {
+      // In the leaf's layout, whatever the formulas found cheapest.
+      state.grad = internal::MoveTo(state.grad, leaf.layout.PartialAsReplicate(), kAccumulate.name);
     }
-    if (leaf.on_complete) leaf.on_complete();
+    runtime_.partial_precision = PartialPrecision::kAccumulator;
+    for (size_t i = 0; i < leaf.hooks.size(); ++i)
+      state.grad = RunHook(leaf.hooks[i], std::move(state.grad));
+    if (leaf.sink != nullptr) {
+      IntoSink(*leaf.sink, state.grad);
+      state.grad = DTensor();
+    }
   }
 
   // What Commit needs. Sums go into the gradient that exists; a first gradient becomes a tensor of
   // its own, as it may share memory with another value's and the user may scale it in place.
   static void Allocate(LeafState& state) {
     const auto tensor = state.leaf->tensor.lock();
-    if (tensor != nullptr && state.grad && !tensor->grad)
-      state.grad = internal::CopyOfGradient(state.grad);
+    if (tensor == nullptr || !state.grad || tensor->grad) return;
+    if (!IsGradientOfItsOwn(state.grad)) state.grad = internal::CopyOfGradient(state.grad);
+  }
+
+  // Whether nothing else shares the memory of `grad`, and it is accounted as a gradient.
+  static bool IsGradientOfItsOwn(const DTensor& grad) {
+    const std::shared_ptr<Storage>& storage = grad.local().storage();
+    return grad.impl().use_count() == 1 && storage.use_count() == 1 &&
+           storage->category() == MemoryCategory::kGradients && grad.local().IsContiguous();
   }
 
   void Commit(LeafState& state) {
@@ -328,10 +414,8 @@ class Engine {
 
   Runtime& runtime_;
   DeviceMesh mesh_;
-  absl::flat_hash_map<Node*, NodeState> nodes_;
   std::vector<LeafState> leaves_;
   absl::flat_hash_map<Leaf*, size_t> leaf_index_;
-  std::vector<std::shared_ptr<Node>> order_;
 };
 
 // Marks the runtime as running a backward, and tells the callbacks how it ended.
@@ -347,15 +431,25 @@ class BackwardScope {
     runtime.in_backward = true;
     runtime.grad_enabled = false;
   }
-  void Succeed() { Finish(/*succeeded=*/true); }
+  void Succeed() {
+    while (!runtime_.participants.empty()) TakeParticipant()->Succeeded();
+    Finish(/*succeeded=*/true);
+  }
   ~BackwardScope() {
-    Finish(/*succeeded=*/false);  // Nothing is left to call after Succeed().
+    // Nothing is left to call after Succeed().
+    while (!runtime_.participants.empty()) TakeParticipant()->Failed();
+    Finish(/*succeeded=*/false);
     runtime_.in_backward = false;
     runtime_.grad_enabled = grad_enabled_;
     runtime_.partial_precision = partial_precision_;
   }
 
  private:
+  std::shared_ptr<BackwardParticipant> TakeParticipant() {
+    const std::shared_ptr<BackwardParticipant> first = runtime_.participants.front();
+    runtime_.participants.erase(runtime_.participants.begin());
+    return first;
+  }
   // If a callback throws, those after it still learn that this Backward failed.
   void Finish(bool succeeded) {
     while (!runtime_.at_end_of_backward.empty()) {
@@ -415,13 +509,11 @@ NoGrad::NoGrad(const DeviceMesh& mesh)
 
 NoGrad::~NoGrad() { runtime_.grad_enabled = before_; }
 
-void SetGradSink(const DTensor& leaf, GradSink* sink, std::function<void()> on_complete) {
+void SetGradSink(const DTensor& leaf, std::shared_ptr<GradSink> sink) {
   internal::CheckUsable("SetGradSink", leaf);
   if (!leaf.IsLeaf())
     ThrowInvalid("SetGradSink: ", leaf.ToString(), " is the result of an op, not a leaf");
-  const std::shared_ptr<Leaf>& record = internal::LeafOf(leaf.impl());
-  record->sink = sink;
-  record->on_complete = std::move(on_complete);
+  internal::LeafOf(leaf.impl())->sink = std::move(sink);
 }
 
 DTensor WithBackwardCallback(const DTensor& x, std::function<void()> before_backward) {
@@ -451,5 +543,33 @@ void AtEndOfBackward(const DeviceMesh& mesh, std::function<void(bool succeeded)>
   }
   runtime.at_end_of_backward.push_back(std::move(callback));
 }
+
+// ---- regions and participants -------------------------------------------------------------------
+
+BackwardRegionScope::BackwardRegionScope(const DeviceMesh& mesh,
+                                         std::shared_ptr<BackwardRegion> region)
+    : runtime_(Runtime::Of(mesh)), region_(std::move(region)) {
+  region_->outer_ = runtime_.region;
+  region_->begin_ = runtime_.NextSequence();
+  runtime_.region = region_;
+}
+
+BackwardRegionScope::~BackwardRegionScope() {
+  runtime_.region = region_->outer_;
+  if (region_->has_ops_ && runtime_.region != nullptr) runtime_.region->NoteOp();
+}
+
+void JoinBackward(const DeviceMesh& mesh, std::shared_ptr<BackwardParticipant> participant) {
+  Runtime& runtime = Runtime::Of(mesh);
+  if (!runtime.in_backward) {
+    Throw(absl::StatusCode::kFailedPrecondition, "JoinBackward: no Backward is running");
+  }
+  auto& participants = runtime.participants;
+  if (std::find(participants.begin(), participants.end(), participant) != participants.end())
+    return;
+  participants.push_back(std::move(participant));
+}
+
+bool IsInBackward(const DeviceMesh& mesh) { return Runtime::Of(mesh).in_backward; }
 
 }  // namespace shardmesh

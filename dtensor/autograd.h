@@ -12,6 +12,7 @@
 #define SHARDMESH_DTENSOR_AUTOGRAD_H_
 
 #include <functional>
+#include <memory>
 
 #include "shardmesh/dtensor/dtensor.h"
 
@@ -62,10 +63,10 @@ class GradSink {
   virtual void CountStaging(int64_t bytes) = 0;
 };
 
-/// Installs `sink` on a leaf (null removes it), which does not own it: the sink must outlive every
-/// backward that reaches the leaf. `on_complete` is called in backward when every use
-/// of the leaf in that backward has delivered.
-void SetGradSink(const DTensor& leaf, GradSink* sink, std::function<void()> on_complete);
+/// Installs `sink` on a leaf; null removes it. The leaf, and every graph that can deliver to it,
+/// shares the ownership. Where the leaf has gradient hooks, the sink gets what they return when the
+/// gradient is complete.
+void SetGradSink(const DTensor& leaf, std::shared_ptr<GradSink> sink);
 
 /// The same value; when its gradient arrives in backward, `before_backward` runs before any node
 /// created earlier.

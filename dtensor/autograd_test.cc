@@ -502,19 +502,19 @@ TEST(GradSink, IsWrittenByTheKernelsAndTakesAllUses) {
       const DTensor weight = Place(mesh, {Replicate()}, w).SetRequiresGrad();
       const DTensor input = Place(mesh, {Shard(0)}, x);
       // With the rows split, each rank makes a summand of the weight's gradient.
-      BufferSink sink(
-          mesh, Layout::Make(mesh.shape(), {accepts_what_comes ? Partial() : Shard(1)}, w.shape),
-          DType::kF64);
-      SetGradSink(weight, &sink, [&] { ++sink.completed; });
+      const Placement placement = accepts_what_comes ? Partial() : Shard(1);
+      const auto shared = std::make_shared<BufferSink>(
+          mesh, Layout::Make(mesh.shape(), {placement}, w.shape), DType::kF64);
+      const BufferSink& sink = *shared;
+      SetGradSink(weight, shared);
       Backward(Sum(Square(Linear(Linear(input, weight), Transpose(weight, 0, 1)))));
-      EXPECT_EQ(sink.completed, 1);
       EXPECT_EQ(sink.opened, 2);
       // One use is a transpose, which no kernel writes; the other's kernel writes if the layout
       // fits.
       EXPECT_EQ(sink.staged_bytes, (accepts_what_comes ? 1 : 2) * sink.Gradient().local().Bytes());
       EXPECT_FALSE(weight.grad());
       pieces.Put(sink.Gradient());
-      SetGradSink(weight, nullptr, nullptr);
+      SetGradSink(weight, nullptr);
       Backward(Sum(weight));
       EXPECT_EQ(FullGrad(weight), std::vector<double>(21, 1));
     });
@@ -525,27 +525,34 @@ TEST(GradSink, IsWrittenByTheKernelsAndTakesAllUses) {
 TEST(GradSink, GetsWhatTheHooksMake) {
   OnMesh(kTwo, [&](const DeviceMesh& mesh) {
     const DTensor leaf = Place(mesh, {Replicate()}, Values({3, 3}, 39)).SetRequiresGrad();
-    BufferSink sink(mesh, leaf.layout(), DType::kF64);
-    SetGradSink(leaf, &sink, [&] { ++sink.completed; });
+    const auto sink = std::make_shared<BufferSink>(mesh, leaf.layout(), DType::kF64);
+    SetGradSink(leaf, sink);
     DTensor(leaf).RegisterGradHook([](const DTensor& grad) { return Mul(grad, -2.0); });
     Backward(Sum(Add(leaf, Mul(leaf, 4.0))));
-    EXPECT_EQ(FullTensor(sink.Gradient()).ToVector<double>(), std::vector<double>(9, -10));
-    EXPECT_EQ(sink.opened, 1);
-    EXPECT_EQ(sink.completed, 1);
-    EXPECT_THAT(ErrorOf([&] { SetGradSink(Exp(leaf), &sink, nullptr); }), HasSubstr("not a leaf"));
+    EXPECT_EQ(FullTensor(sink->Gradient()).ToVector<double>(), std::vector<double>(9, -10));
+    EXPECT_EQ(sink->opened, 1);
+    EXPECT_THAT(ErrorOf([&] { SetGradSink(Exp(leaf), sink); }), HasSubstr("not a leaf"));
   });
 }
 
-TEST(GradSink, IsCompletedAlsoWhereAUseBringsNothing) {
+TEST(GradSink, IsOwnedByTheGraphThatDeliversToIt) {
   OnMesh(kOne, [&](const DeviceMesh& mesh) {
-    const DTensor leaf = Place(mesh, {Replicate()}, Values({3}, 40)).SetRequiresGrad();
-    int completed = 0;
-    SetGradSink(leaf, nullptr, [&] { ++completed; });
-    const DTensor y = Mul(leaf, leaf);
-    const DTensor z = Exp(leaf);  // No part of the loss.
-    Backward(Sum(Add(y, leaf)));
-    EXPECT_EQ(completed, 1);
-    EXPECT_TRUE(leaf.grad());
+    std::weak_ptr<BufferSink> watch;
+    DTensor loss;
+    Tensor buffer;
+    {
+      const DTensor leaf = Place(mesh, {Replicate()}, Values({3}, 40)).SetRequiresGrad();
+      const auto sink = std::make_shared<BufferSink>(mesh, leaf.layout(), DType::kF64);
+      watch = sink;
+      buffer = sink->Gradient().local();
+      SetGradSink(leaf, sink);
+      loss = Sum(Mul(leaf, 3.0));
+    }
+    EXPECT_FALSE(watch.expired());
+    Backward(loss);
+    EXPECT_EQ(buffer.ToVector<double>(), std::vector<double>(3, 3));
+    loss = DTensor();
+    EXPECT_TRUE(watch.expired());
   });
 }
 

@@ -21,6 +21,9 @@
 
 namespace shardmesh {
 
+class BackwardParticipant;
+class BackwardRegion;
+
 /// What a decision depends on: op, static attributes, operand layouts and dtypes, this rank's
 /// coordinate. Values that change every step never enter it.
 class DecisionKey {
@@ -87,6 +90,9 @@ class Runtime {
   }
   uint64_t NextSequence() { return ++sequence_; }
   bool in_backward = false;
+  std::shared_ptr<BackwardRegion> region;  ///< The innermost that is open.
+  /// Of the Backward now running.
+  std::vector<std::shared_ptr<BackwardParticipant>> participants;
   /// Called when the Backward now running ends, with whether it succeeded.
   std::vector<std::function<void(bool succeeded)>> at_end_of_backward;
 

@@ -18,8 +18,8 @@ int main() {
                      .num_hidden_layers = 2,
                      .num_attention_heads = 4});  // Shapes alone, no memory yet.
     tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan());
-    for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh, {.shard_axis = "dp"});
-    fsdp::FullyShard(model, mesh, {.shard_axis = "dp"});
+    for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
+    fsdp::FullyShard(model, mesh);
     model.Initialize(/*seed=*/1);  // Each rank makes its own shards.
     optim::AdamW optimizer(model.Parameters(), {.lr = 3e-3});
 

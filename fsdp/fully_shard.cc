@@ -1,58 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/fsdp/fully_shard.h"
 
+#include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/fsdp/internal/coordinator.h"
 #include "shardmesh/fsdp/internal/unit.h"
 
 namespace shardmesh::fsdp {
 namespace {
 
-using internal::Tree;
+using internal::Coordinator;
+using internal::ForwardCall;
+using internal::Sharding;
 using internal::Unit;
+using internal::UnitOf;
 
-// All units of one rank. Modules own them, through their hooks.
-struct Registry {
-  std::vector<std::weak_ptr<Unit>> units;
-  StagingStats staging;
+// Units of `module` and its children, parents first.
+std::vector<std::shared_ptr<Unit>> UnitsBelow(nn::Module& module) {
+  std::vector<std::shared_ptr<Unit>> units;
+  for (const nn::Module::NamedModule& named : module.NamedModules()) {
+    std::shared_ptr<Unit> unit = UnitOf(*named.module);
+    if (unit == nullptr || std::find(units.begin(), units.end(), unit) != units.end()) continue;
+    units.push_back(std::move(unit));
+  }
+  return units;
+}
 
-  std::vector<std::shared_ptr<Unit>> Below(nn::Module& module) {
-    std::set<const nn::Module*> modules;
-    for (const nn::Module::NamedModule& named : module.NamedModules()) modules.insert(named.module);
-    std::vector<std::shared_ptr<Unit>> result;
-    for (const std::weak_ptr<Unit>& weak : units) {
-      const std::shared_ptr<Unit> unit = weak.lock();
-      if (unit != nullptr && modules.count(&unit->module()) > 0) result.push_back(unit);
+std::vector<std::shared_ptr<Unit>> SomeUnitsBelow(nn::Module& root, const char* function) {
+  std::vector<std::shared_ptr<Unit>> units = UnitsBelow(root);
+  if (units.empty()) {
+    Throw(absl::StatusCode::kFailedPrecondition, function, ": ",
+          root.FullName().empty() ? "the module" : root.FullName(),
+          " has no FullyShard unit at or below it");
+  }
+  return units;
+}
+
+std::string AxisNames(const DeviceMesh& mesh) {
+  std::vector<std::string> names;
+  for (const MeshAxis& axis : mesh.shape().axes()) names.push_back(axis.name);
+  return absl::StrJoin(names, ", ");
+}
+
+// The names of the axes to shard along, all of which `mesh` has.
+std::vector<std::string> ShardAxes(const DeviceMesh& mesh, const FullyShardOptions& options) {
+  if (options.strategy == Strategy::kReplicate) {
+    if (options.shard_axes && !options.shard_axes->empty()) {
+      ThrowInvalid("FullyShard: Strategy::kReplicate shards nothing, and shard_axes is [",
+                   absl::StrJoin(*options.shard_axes, ", "), "]");
     }
-    return result;
+    return {};
   }
-};
-
-Registry& RegistryOf(const DeviceMesh& mesh) { return mesh.locals().Get<Registry>(); }
-
-// The first unit whose forward runs becomes the root of the units of its children.
-void MakeTree(Registry& registry, Unit& root) {
-  std::vector<Unit*> units;
-  for (const std::shared_ptr<Unit>& unit : registry.Below(root.module()))
-    units.push_back(unit.get());
-  auto tree = std::make_shared<Tree>(units);
-  for (Unit* unit : units) unit->SetTree(tree, /*is_root=*/unit == &root);
+  if (!options.shard_axes) {
+    if (mesh.shape().Has("dp")) return {"dp"};
+    if (mesh.shape().num_axes() == 1) return {mesh.shape().axis(0).name};
+    ThrowInvalid("FullyShard: mesh ", mesh.ToString(), " has no axis 'dp'; say which of ",
+                 AxisNames(mesh), " are the shard_axes");
+  }
+  std::set<std::string> seen;
+  for (const std::string& axis : *options.shard_axes) {
+    if (!mesh.shape().Has(axis)) {
+      ThrowInvalid("FullyShard: mesh ", mesh.ToString(), " has no axis '", axis,
+                   "', which shard_axes names; it has ", AxisNames(mesh));
+    }
+    if (!seen.insert(axis).second)
+      ThrowInvalid("FullyShard: shard_axes names axis '", axis, "' twice");
+  }
+  return *options.shard_axes;
 }
 
-int AxisIndexOrAbsent(const DeviceMesh& mesh, const std::string& axis) {
-  return mesh.shape().Has(axis) ? mesh.shape().Index(axis) : -1;
-}
-
-void CheckOptions(const DeviceMesh& mesh, const FullyShardOptions& options) {
-  if (options.shard_axis.empty()) ThrowInvalid("FullyShard: shard_axis is empty");
-  if (options.shard_axis == options.replicate_axis) {
-    ThrowInvalid("FullyShard: shard_axis and replicate_axis are both '", options.shard_axis,
-                 "' of mesh ", mesh.ToString());
-  }
-  const MixedPrecision& precision = options.mixed_precision;
+void CheckPrecision(const MixedPrecision& precision) {
   const auto check_dtype = [](const char* name, std::optional<DType> dtype) {
     if (!dtype || IsFloating(*dtype)) return;
     ThrowInvalid("FullyShard: ", name, " is ", std::string(Name(*dtype)),
@@ -60,58 +84,134 @@ void CheckOptions(const DeviceMesh& mesh, const FullyShardOptions& options) {
   };
   check_dtype("param_dtype", precision.param_dtype);
   check_dtype("reduce_dtype", precision.reduce_dtype);
+  check_dtype("output_dtype", precision.output_dtype);
+}
+
+// Whether `mesh` is the slice of `whole` along its axes.
+bool IsSliceOf(const DeviceMesh& mesh, const DeviceMesh& whole) {
+  std::vector<std::string> names;
+  for (const MeshAxis& axis : mesh.shape().axes()) {
+    if (!whole.shape().Has(axis.name)) return false;
+    names.push_back(axis.name);
+  }
+  return names.size() < whole.shape().axes().size() && whole.Slice(names) == mesh;
+}
+
+// The mesh of the parameters that have one: `mesh`, or one that it is a slice of.
+DeviceMesh CommonMesh(const std::vector<nn::Parameter>& parameters, const DeviceMesh& mesh) {
+  DeviceMesh common;
+  for (const nn::Parameter& parameter : parameters) {
+    if (!parameter.IsPlaced()) continue;
+    const bool fits = common ? parameter.mesh() == common
+                             : parameter.mesh() == mesh || IsSliceOf(mesh, parameter.mesh());
+    if (!fits) {
+      ThrowInvalid("FullyShard: parameter ", parameter.ToString(), " is not on mesh ",
+                   (common ? common : mesh).ToString());
+    }
+    common = parameter.mesh();
+  }
+  return common ? common : mesh;
+}
+
+// The parameters of `modules` that are in no unit yet, each once.
+std::vector<nn::Parameter> FreeParameters(const std::vector<nn::Module*>& modules) {
+  std::set<const void*> taken;
+  for (nn::Module* module : modules) {
+    if (const std::shared_ptr<Unit> own = UnitOf(*module)) {
+      ThrowInvalid("FullyShard: ", module->FullName().empty() ? "the module" : module->FullName(),
+                   " is a unit already");
+    }
+    for (const std::shared_ptr<Unit>& unit : UnitsBelow(*module)) {
+      for (const auto& parameter : unit->parameters()) taken.insert(parameter->parameter().id());
+    }
+  }
+  std::vector<nn::Parameter> free;
+  for (nn::Module* module : modules) {
+    for (const nn::Parameter& parameter : module->Parameters()) {
+      if (taken.insert(parameter.id()).second) free.push_back(parameter);
+    }
+  }
+  return free;
+}
+
+void AddHooks(nn::Module& module, const std::shared_ptr<Unit>& unit) {
+  module.AddForwardScope([unit, &module]() -> std::shared_ptr<void> {
+    return std::make_shared<ForwardCall>(unit, module);
+  });
+  const MixedPrecision& precision = unit->options().mixed_precision;
+  if (precision.param_dtype && precision.cast_forward_inputs) {
+    module.PrependForwardPreHook(
+        [dtype = *precision.param_dtype](nn::Module&, nn::Module::Inputs& inputs) {
+          for (DTensor& input : inputs) {
+            if (input && IsFloating(input.dtype())) input = Cast(input, dtype);
+          }
+        });
+  }
+  if (precision.output_dtype) {
+    module.AddForwardHook(
+        [dtype = *precision.output_dtype](nn::Module&, const nn::Module::Inputs&, DTensor& output) {
+          if (output && IsFloating(output.dtype())) output = Cast(output, dtype);
+        });
+  }
 }
 
 }  // namespace
 
 void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options) {
-  CheckOptions(mesh, options);
-  Registry& registry = RegistryOf(mesh);
-  std::set<const void*> taken;
-  for (const std::shared_ptr<Unit>& unit : registry.Below(module)) {
-    if (&unit->module() == &module) {
-      ThrowInvalid("FullyShard: the module is a unit already: unit ", unit->Name());
-    }
-    for (const auto& parameter : unit->parameters()) taken.insert(parameter->parameter().id());
-  }
-  const int shard_axis = AxisIndexOrAbsent(mesh, options.shard_axis);
-  std::vector<nn::Parameter> parameters;
-  for (const nn::Parameter& parameter : module.Parameters()) {
-    if (taken.count(parameter.id()) > 0) continue;
-    internal::UnitParameter::Check(parameter, mesh, shard_axis, options.mixed_precision);
-    parameters.push_back(parameter);
-  }
+  FullyShard(std::vector<nn::Module*>{&module}, mesh, options);
+}
+
+void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
+                const FullyShardOptions& options) {
+  mesh.CheckUsable("FullyShard");
+  if (modules.empty()) ThrowInvalid("FullyShard: the list of modules is empty");
+  const std::vector<std::string> axes = ShardAxes(mesh, options);
+  CheckPrecision(options.mixed_precision);
+  const std::vector<nn::Parameter> parameters = FreeParameters(modules);
+  const std::shared_ptr<Coordinator> coordinator = Coordinator::Of(mesh);
+  Sharding sharding = {.mesh = CommonMesh(parameters, mesh),
+                       .axes = {},
+                       .dim = options.shard_dim,
+                       .precision = options.mixed_precision,
+                       .releases_on_one_rank = coordinator->releases_on_one_rank};
+  for (const std::string& axis : axes) sharding.axes.push_back(sharding.mesh.shape().Index(axis));
+  for (const nn::Parameter& parameter : parameters)
+    internal::UnitParameter::Check(parameter, sharding);
 
   // All checks passed; changes begin here.
-  auto unit = std::make_shared<Unit>(module, mesh, options, registry.staging);
-  for (const nn::Parameter& parameter : parameters) unit->AddParameter(parameter, shard_axis);
-  registry.units.push_back(unit);
-  module.PrependForwardPreHook([unit, &registry](nn::Module&, nn::Module::Inputs& inputs) {
-    if (!unit->has_tree()) MakeTree(registry, *unit);
-    unit->PreForward(inputs);
-  });
-  module.AddForwardHook([unit](nn::Module&, const nn::Module::Inputs&, DTensor& output) {
-    unit->PostForward(output);
-  });
+  auto unit = std::make_shared<Unit>(std::move(sharding), options, coordinator);
+  for (const nn::Parameter& parameter : parameters) unit->AddParameter(parameter);
+  coordinator->Add(unit);
+  for (nn::Module* module : modules) {
+    module->locals().Get<internal::UnitSlot>().unit = unit;
+    AddHooks(*module, unit);
+  }
 }
 
 void SetRequiresGradientSync(nn::Module& root, bool sync) {
-  bool found = false;
-  for (const nn::Parameter& parameter : root.Parameters()) {
-    if (!parameter.IsPlaced()) continue;
-    for (const std::shared_ptr<Unit>& unit : RegistryOf(parameter.mesh()).Below(root)) {
-      unit->sync = sync;
-      found = true;
-    }
-    break;
-  }
-  if (!found) {
-    Throw(absl::StatusCode::kFailedPrecondition,
-          "SetRequiresGradientSync: ", root.FullName().empty() ? "the module" : root.FullName(),
-          " has no FullyShard unit at or below it");
+  for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "SetRequiresGradientSync"))
+    unit->sync = sync;
+}
+
+void DiscardUnreducedGradients(nn::Module& root) {
+  for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "DiscardUnreducedGradients")) {
+    unit->DiscardGradients();
+    if (unit->model() != nullptr) unit->model()->has_lost_gradients = false;
   }
 }
 
-StagingStats GetStagingStats(const DeviceMesh& mesh) { return RegistryOf(mesh).staging; }
+void Unshard(nn::Module& root) {
+  for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "Unshard")) unit->Unshard();
+}
+
+void Reshard(nn::Module& root) {
+  for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "Reshard")) unit->ReshardIfIdle();
+}
+
+StagingStats GetStagingStats(const DeviceMesh& mesh) { return Coordinator::Of(mesh)->staging; }
+
+void SetReleasesOnOneRank(const DeviceMesh& mesh, bool value) {
+  Coordinator::Of(mesh)->releases_on_one_rank = value;
+}
 
 }  // namespace shardmesh::fsdp

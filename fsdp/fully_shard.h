@@ -3,16 +3,21 @@
 // Fully sharded data parallelism, per unit of modules. Everything is a layout change: S -> R before
 // use, P -> S for gradients.
 //
-//   for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh, {.shard_axis = "dp"});
-//   fsdp::FullyShard(model, mesh, {.shard_axis = "dp"});      // the root unit: the rest
+//   for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
+//   fsdp::FullyShard(model, mesh);                       // the root unit: the rest
 //   model.Initialize(/*seed=*/1);
+//
+// A parameter stays one thing: what is set on it or on parameter.data() (values, requires_grad,
+// gradient hooks, gradients) holds for its shard and for the gathered form that forward uses.
+// docs/fsdp.md says what corresponds to the options of PyTorch's FSDP2.
 #ifndef SHARDMESH_FSDP_FULLY_SHARD_H_
 #define SHARDMESH_FSDP_FULLY_SHARD_H_
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "shardmesh/mesh/device_mesh.h"
 #include "shardmesh/nn/module.h"
@@ -24,34 +29,91 @@ struct MixedPrecision {
   std::optional<DType> param_dtype = std::nullopt;
   /// Gradients are accumulated and reduced in this dtype; default: the parameter's own dtype.
   std::optional<DType> reduce_dtype = std::nullopt;
+  /// The module's output is cast to this dtype; default: it stays as it is.
+  std::optional<DType> output_dtype = std::nullopt;
+  /// Cast floating-point inputs of the module to param_dtype.
+  bool cast_forward_inputs = true;
+};
+
+/// What is sharded, and for how long parameters stay gathered. With p ranks along the shard axes,
+/// a unit of n bytes costs a rank, a step with one backward:
+///
+///   |                 | shards    | gathered                | bytes sent                       |
+///   |-----------------|-----------|-------------------------|----------------------------------|
+///   | kFullShard      | all state | in forward; in backward | 2 (p-1)/p n + (p-1)/p n          |
+///   | kShardGradOp    | all state | forward to backward     | (p-1)/p n + (p-1)/p n            |
+///   | kOptimizerState | all state | always                  | as kShardGradOp                  |
+///   | kReplicate      | nothing   | -                       | 2 (p-1)/p n, along replicas      |
+enum class Strategy {
+  kFullShard,  ///< ZeRO-3. A unit that contains all others keeps its own parameters until backward.
+  /// ZeRO-2: gathered from forward to the end of backward; over micro-batches without
+  /// synchronisation, to the end of the last backward.
+  kShardGradOp,
+  /// ZeRO-1: gathered once after each change of the values, and kept, also without a backward.
+  kOptimizerState,
+  kReplicate,  ///< Data parallel: one batched all-reduce a unit, while backward goes on.
 };
 
 struct FullyShardOptions {
-  /// Axis along which parameters are sharded (appended as the innermost split of dim 0). An axis
-  /// that the mesh lacks counts as size 1.
-  std::string shard_axis = "dp";
-  /// Axis along which shards are replicated (HSDP): gradients are all-reduced over it after the
-  /// reduce-scatter. Empty, or an axis that the mesh lacks: none.
-  std::string replicate_axis = "";
+  /// Axes along which parameters are sharded, as one group (appended as the innermost splits of the
+  /// dim, in this order). Default: "dp" if the mesh has it, else its only axis. Gradients are also
+  /// summed along every other axis along which they arrive as summands: on a mesh [dp_replicate,
+  /// dp] with the batch split along both, that is hybrid sharding. Empty: nothing is sharded.
+  std::optional<std::vector<std::string>> shard_axes = std::nullopt;
+  Strategy strategy = Strategy::kFullShard;
   MixedPrecision mixed_precision = {};
-  /// Release the gathered parameters after forward and gather them again in backward. Default:
-  /// true, but false for the root unit (the one whose module contains the others).
+  /// Whether gathered parameters are released after forward and gathered again in backward.
+  /// Default: as the strategy says. Under kFullShard the root unit (within no other unit, and
+  /// containing others or the outermost module) keeps them until backward, the others release them.
+  /// An explicit `false` holds without a backward (NoGrad) as well.
   std::optional<bool> reshard_after_forward = std::nullopt;
+  /// The dim to shard of each parameter (of any extent); default: dim 0. Scalars are replicated.
+  std::function<int(const nn::Parameter&)> shard_dim = nullptr;
 };
 
 /// Groups the parameters of `module` and its children that are in no unit yet into a new unit. Call
 /// it bottom-up (inner modules first), after Parallelize and before the first forward; before or
-/// after Initialize. Collective over the mesh if the parameters have values.
+/// after Initialize. `mesh` is that of the parameters which have one already, or a slice of it
+/// (`mesh["dp"]`), whose axes are then meant. The first forward compares replicas
+/// (nn/replicas.h). Collective over the mesh if the parameters have values.
 /// Errors: throws Error(kInvalidArgument) before anything is changed, naming the axis or dtype that
 /// does not fit, or the parameter that is in another unit, on another mesh or already sharded along
-/// `shard_axis`.
+/// a shard axis.
 void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
+/// The parameters of several modules as one unit, gathered at the first call of any of them.
+void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
+                const FullyShardOptions& options = {});
 
 /// While true (the default), backward reduces gradients. Set to false for all micro-batches but the
-/// last: gradients then accumulate unsharded, without communication. Applies to the units of `root`
-/// and its children. Local; call it between a backward and the next forward, alike on all ranks.
+/// last: gradients then accumulate unsharded, without communication; the last one reduces those of
+/// all units of the model, whether it uses them or not. Until then ClipGradNorm and Step() refuse
+/// the parameters. Applies to the units of `root` and its children. Local; call it between a
+/// backward and the next forward, alike on all ranks.
 /// Errors: throws Error(kFailedPrecondition) if there is no such unit.
 void SetRequiresGradientSync(nn::Module& root, bool sync);
+
+/// No synchronisation while it lives, as by SetRequiresGradientSync(root, false).
+class NoSync {
+ public:
+  explicit NoSync(nn::Module& root) : root_(root) { SetRequiresGradientSync(root, false); }
+  ~NoSync() { SetRequiresGradientSync(root_, true); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  nn::Module& root_;
+};
+
+/// Drops the gradients that backwards without synchronisation have accumulated in the units of
+/// `root` and its children: the window begins again. Local, alike on all ranks. Errors: as
+/// SetRequiresGradientSync.
+void DiscardUnreducedGradients(nn::Module& root);
+
+/// Gathers the parameters of all units of `root` and its children, which then stay gathered until
+/// their next release. Collective over the mesh. Errors: as SetRequiresGradientSync.
+void Unshard(nn::Module& root);
+/// Releases what is gathered of them, but for modules whose forward or backward runs. Local.
+void Reshard(nn::Module& root);
 
 /// Bytes copied by one rank, for tests and reports.
 struct StagingStats {
@@ -63,6 +125,10 @@ struct StagingStats {
 };
 /// Totals of all units of this rank since it started. Local.
 StagingStats GetStagingStats(const DeviceMesh& mesh);
+
+/// For tests: units that are wrapped later have gathered forms apart from the shards on one rank
+/// too, and release them, as they do on several. Local.
+void SetReleasesOnOneRank(const DeviceMesh& mesh, bool value);
 
 }  // namespace shardmesh::fsdp
 

@@ -49,8 +49,20 @@ void ExpectRefused(const DeviceMesh& mesh, const FullyShardOptions& options, con
 
 TEST(FullyShardErrors, OptionsThatMakeNoSense) {
   OnTwoRanks([](const DeviceMesh& mesh) {
-    ExpectRefused(mesh, {.shard_axis = ""}, "shard_axis is empty");
-    ExpectRefused(mesh, {.shard_axis = "dp", .replicate_axis = "dp"}, "are both 'dp'");
+    const auto axes = [](std::vector<std::string> names) {
+      FullyShardOptions options;
+      options.shard_axes = std::move(names);
+      return options;
+    };
+    ExpectRefused(mesh, axes({"fsdp"}),
+                  "mesh [dp=2, tp=1] has no axis 'fsdp', which shard_axes names; it has dp, tp");
+    ExpectRefused(mesh, axes({""}), "has no axis ''");
+    ExpectRefused(mesh, axes({"dp", "dp"}), "names axis 'dp' twice");
+    FullyShardOptions replicate = axes({"dp"});
+    replicate.strategy = Strategy::kReplicate;
+    ExpectRefused(mesh, replicate, "kReplicate shards nothing, and shard_axes is [dp]");
+    ExpectRefused(mesh, {.shard_dim = [](const nn::Parameter&) { return 2; }},
+                  "shard_dim gives dim 2 for parameter first.weight");
     ExpectRefused(mesh, {.mixed_precision = {.param_dtype = DType::kI32}}, "param_dtype is i32");
     ExpectRefused(mesh, {.mixed_precision = {.reduce_dtype = DType::kI64}}, "reduce_dtype is i64");
     ExpectRefused(mesh, {.mixed_precision = {.reduce_dtype = DType::kBF16}},
@@ -60,11 +72,11 @@ TEST(FullyShardErrors, OptionsThatMakeNoSense) {
 
 TEST(FullyShardErrors, AParameterOfAnotherUnitIsNamedAndNothingIsChanged) {
   OnTwoRanks([](const DeviceMesh& mesh) {
-    for (const char* axis : {"dp", "absent"}) {
+    for (const std::vector<std::string>& axes : {std::vector<std::string>{"dp"}, {}}) {
       Pair pair;
       nn::Linear user(pair.second.weight());  // Tied, and in no module of the pair.
-      FullyShard(user, mesh, {.shard_axis = axis});
-      const absl::Status status = Catch([&] { FullyShard(pair, mesh, {.shard_axis = axis}); });
+      FullyShard(user, mesh, {.shard_axes = axes});
+      const absl::Status status = Catch([&] { FullyShard(pair, mesh, {.shard_axes = axes}); });
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr("belongs to another unit already"));
       EXPECT_FALSE(pair.first.weight().IsPlaced());

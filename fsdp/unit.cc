@@ -2,48 +2,72 @@
 #include "shardmesh/fsdp/internal/unit.h"
 
 #include <algorithm>
-#include <map>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/internal/move.h"
-#include "shardmesh/dtensor/ops.h"
-#include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::fsdp::internal {
 
-Unit::Unit(nn::Module& module, DeviceMesh mesh, FullyShardOptions options, StagingStats& staging)
-    : module_(module), mesh_(std::move(mesh)), options_(std::move(options)), staging_(staging) {}
-
-std::string Unit::Name() const {
-  return parameters_.empty() ? "without parameters"
-                             : absl::StrCat("of ", parameters_[0]->parameter().name());
-}
-
-void Unit::AddParameter(const nn::Parameter& parameter, int shard_axis) {
-  parameters_.push_back(std::make_unique<UnitParameter>(parameter, mesh_, shard_axis,
-                                                        options_.mixed_precision, staging_));
-}
-
-void Unit::SetTree(std::shared_ptr<Tree> tree, bool is_root) {
-  tree_ = std::move(tree);
-  is_root_ = is_root;
-}
-
-void Unit::Prepare() {
-  if (std::exchange(prepared_, true)) return;
-  for (auto& parameter : parameters_) {
-    parameter->Prepare(Name(), [this] { OnParameterGradient(); });
+std::string CollectiveName(const std::string& op, const std::string& unit,
+                           const std::vector<nn::Parameter>& parameters) {
+  std::string name = absl::StrCat(op, " of ", unit);
+  if (parameters.empty()) return name;
+  uint64_t fingerprint = 0;
+  for (const nn::Parameter& parameter : parameters)
+    fingerprint = nn::RandomStreamOf(parameter.name(), fingerprint);
+  absl::StrAppend(&name, " (", parameters[0].name());
+  if (parameters.size() > 1) {
+    absl::StrAppend(&name, " and ", parameters.size() - 1, " more, ",
+                    absl::Hex(fingerprint & 0xffffffff, absl::kZeroPad8));
   }
-  BeginBackward();
+  return name + ")";
 }
 
-void Unit::BeginBackward() {
-  entered_backward_ = false;
-  awaited_gradients_ = static_cast<int>(
-      std::count_if(parameters_.begin(), parameters_.end(),
-                    [](const auto& parameter) { return parameter->parameter().requires_grad(); }));
+Unit::Unit(Sharding sharding, const FullyShardOptions& options,
+           std::shared_ptr<Coordinator> coordinator)
+    : sharding_(std::move(sharding)), options_(options), coordinator_(std::move(coordinator)) {}
+
+void Unit::AddParameter(const nn::Parameter& parameter) {
+  const auto join = [weak = weak_from_this()] {
+    if (const std::shared_ptr<Unit> unit = weak.lock()) return unit->coordinator().Join(*unit);
+    Throw(
+        absl::StatusCode::kFailedPrecondition,
+        "backward has come to a gathered parameter that was kept beyond the forward of its module, "
+        "and the module is gone");
+  };
+  parameters_.push_back(std::make_unique<UnitParameter>(parameter, sharding_, join));
+}
+
+namespace {
+
+bool HasUnitBelow(nn::Module& module) {
+  const auto modules = module.NamedModules();
+  return std::any_of(modules.begin(), modules.end(), [&](const nn::Module::NamedModule& entry) {
+    return entry.module != &module && UnitOf(*entry.module) != nullptr;
+  });
+}
+
+bool HasUnitAbove(nn::Module& module) {
+  for (nn::Module* above = module.parent(); above != nullptr; above = above->parent()) {
+    if (UnitOf(*above) != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void Unit::Locate(nn::Module& module) {
+  model_ = module.Outermost().locals().Share<Model>();
+  if (!gather_name_.empty()) return;
+  const std::string full_name = module.FullName();
+  name_ = full_name.empty() ? "the outermost module" : absl::StrCat("module ", full_name);
+  std::vector<nn::Parameter> parameters;
+  for (const auto& parameter : parameters_) parameters.push_back(parameter->parameter());
+  gather_name_ = CollectiveName("fsdp_gather", name_, parameters);
+  is_root_ = !HasUnitAbove(module) && (module.parent() == nullptr || HasUnitBelow(module));
 }
 
 // ---- gathering ----------------------------------------------------------------------------------
@@ -55,26 +79,33 @@ bool Unit::IsStale() const {
 
 void Unit::Prefetch() {
   if (state_ != State::kSharded) return;
-  Prepare();
-  std::vector<AllGatherItem> batch;
-  for (auto& parameter : parameters_) {
-    if (std::optional<AllGatherItem> item = parameter->BeginGather()) {
+  try {
+    std::vector<AllGatherItem> batch;
+    AxisList axes;
+    for (const auto& parameter : parameters_) {
+      std::optional<AllGatherItem> item = parameter->BeginGather(name_);
+      if (!item) continue;
       batch.push_back(*std::move(item));
+      axes = parameter->gather_axes();
     }
+    // All parameters but scalars are split along the same axes.
+    if (!batch.empty()) {
+      gather_ =
+          shardmesh::internal::GroupOf(mesh(), axes).AllGather(std::move(batch), gather_name_);
+      for (const auto& parameter : parameters_) parameter->GatherWasPosted();
+    }
+  } catch (...) {
+    for (const auto& parameter : parameters_) parameter->Release(name_);
+    throw;
   }
   state_ = State::kGathering;
-  if (!batch.empty()) {
-    gather_ = mesh_.Group(options_.shard_axis).AllGather(std::move(batch), "fsdp_gather");
-    for (auto& parameter : parameters_) parameter->GatherWasPosted();
-  }
 }
 
 void Unit::WaitForGather() {
   if (state_ != State::kGathering) return;
-  gather_.Wait();
-  gather_ = Work();
-  for (auto& parameter : parameters_) parameter->EndGather();
   state_ = State::kGathered;
+  std::exchange(gather_, Work()).Wait();
+  for (const auto& parameter : parameters_) parameter->EndGather();
 }
 
 void Unit::Unshard() {
@@ -85,222 +116,174 @@ void Unit::Unshard() {
 }
 
 void Unit::Reshard() {
-  WaitForGather();  // Peers may still be writing into the buffers.
-  for (auto& parameter : parameters_) parameter->Release();
+  WaitForGather();
+  for (const auto& parameter : parameters_) parameter->Release(name_);
   state_ = State::kSharded;
 }
 
-// ---- hooks --------------------------------------------------------------------------------------
-
-void Unit::PreForward(nn::Module::Inputs& inputs) {
-  if (is_root_) tree_->BeginForward();
-  if (const std::optional<DType> dtype = options_.mixed_precision.param_dtype) {
-    for (DTensor& input : inputs) {
-      if (IsFloating(input.dtype())) input = Cast(input, *dtype);
-    }
+void Unit::ReshardIfIdle() {
+  if (open_calls_ > 0 || entered_ > 0 || state_ == State::kSharded) return;
+  try {
+    Reshard();
+  } catch (...) {
+    // The world has failed; every wait says so.
   }
-  tree_->Visit(this);
-  Unshard();
-  if (Unit* next = tree_->After(this)) next->Prefetch();
 }
 
-void Unit::PostForward(DTensor& output) {
-  const bool backward_follows = output.RequiresGrad();
-  if (ReshardsAfterForward() || !backward_follows) Reshard();
-  if (backward_follows) {
-    output = WithBackwardCallback(output, [self = shared_from_this()] { self->PreBackward(); });
+// ---- how long parameters stay gathered ----------------------------------------------------------
+
+bool Unit::KeepsAfterForward(const UnitCall& call) const {
+  // Recomputed within a backward, which comes to these ops next.
+  if (IsInBackward(mesh())) return call.has_ops() || expected_ > 0;
+  if (options_.reshard_after_forward) return !*options_.reshard_after_forward;
+  switch (options_.strategy) {
+    case Strategy::kOptimizerState:
+      return true;
+    case Strategy::kShardGradOp:
+    case Strategy::kReplicate:
+      return call.has_ops();
+    case Strategy::kFullShard:
+      return is_root_ && call.has_ops();
   }
-  if (is_root_) tree_->EndForward();
+  return false;
 }
 
-void Unit::PreBackward() {
-  tree_->BeginBackward(mesh_);
-  entered_backward_ = true;
+// Between two calls of the unit in one backward.
+bool Unit::KeepsBetweenRegions() const {
+  if (options_.reshard_after_forward) return !*options_.reshard_after_forward;
+  return options_.strategy != Strategy::kFullShard || is_root_;
+}
+
+bool Unit::KeepsAfterBackward() const {
+  return options_.strategy == Strategy::kOptimizerState ||
+         (options_.strategy == Strategy::kShardGradOp && !sync);
+}
+
+// ---- forward ------------------------------------------------------------------------------------
+
+void Unit::BeginCall(nn::Module& module) {
+  const bool in_backward = IsInBackward(mesh());
+  ++open_calls_;
+  Locate(module);
+  if (!in_backward) coordinator_->BeginCall(shared_from_this(), module);
   Unshard();
-  // The root is used both first and last, so backward may have entered it before.
-  Unit* before = tree_->Before(this);
-  if (before != nullptr && !before->entered_backward_) before->Prefetch();
+  for (const auto& parameter : parameters_) parameter->Activate();
+  if (!in_backward) coordinator_->PrefetchNext();
 }
 
-// ---- reducing -----------------------------------------------------------------------------------
+void Unit::EndCall(UnitCall& call, bool failed) {
+  const bool in_backward = IsInBackward(mesh());
+  call.is_awaited = call.has_ops();
+  if (call.is_awaited) ++awaited_calls_;
+  if (--open_calls_ == 0) {
+    for (const auto& parameter : parameters_) parameter->Deactivate();
+    const bool keeps =
+        !failed && (KeepsAfterForward(call) ||
+                    (!in_backward && coordinator_->KeepsForNextCall(shared_from_this())));
+    if (!keeps) ReshardIfIdle();
+  }
+  if (!in_backward) coordinator_->EndCall(failed);
+}
 
-bool Unit::HasFrozen() const {
-  return std::any_of(parameters_.begin(), parameters_.end(),
-                     [](const auto& parameter) { return !parameter->parameter().requires_grad(); });
+void Unit::DropCall() {
+  --awaited_calls_;
+  const bool keeps = options_.strategy == Strategy::kOptimizerState ||
+                     options_.reshard_after_forward == std::optional<bool>(false) || !sync;
+  // A graph may outlive its rank.
+  if (awaited_calls_ == 0 && !keeps && mesh().IsUsableHere()) ReshardIfIdle();
+}
+
+ForwardCall::ForwardCall(std::shared_ptr<Unit> unit, nn::Module& module)
+    : unit_(std::move(unit)),
+      call_(std::make_shared<UnitCall>(unit_)),
+      region_(unit_->mesh(), call_),
+      num_exceptions_(std::uncaught_exceptions()) {
+  try {
+    unit_->BeginCall(module);
+  } catch (...) {
+    unit_->EndCall(*call_, /*failed=*/true);
+    throw;
+  }
+}
+
+ForwardCall::~ForwardCall() {
+  unit_->EndCall(*call_, /*failed=*/std::uncaught_exceptions() > num_exceptions_);
+}
+
+// ---- backward -----------------------------------------------------------------------------------
+
+void UnitCall::Enter(BackwardRegion* next) {
+  const auto* next_call = dynamic_cast<UnitCall*>(next);
+  next_is_same_ = next_call != nullptr && next_call->unit_ == unit_;
+  unit_->Enter(next_call == nullptr || next_is_same_ ? nullptr : next_call->unit_.get());
+}
+
+void UnitCall::Leave() { unit_->Leave(*this, next_is_same_); }
+
+void Unit::Expect() {
+  coordinator_->Join(*this);
+  ++expected_;
+}
+
+void Unit::Enter(Unit* next) {
+  ++entered_;
+  Unshard();
+  if (next != nullptr) next->Prefetch();
+}
+
+void Unit::Leave(UnitCall& call, bool next_is_same) {
+  if (std::exchange(call.is_awaited, false)) --awaited_calls_;
+  --entered_;
+  --expected_;
+  if (entered_ > 0 || open_calls_ > 0) return;
+  if (expected_ > 0) {
+    if (!next_is_same && !KeepsBetweenRegions()) Reshard();
+    return;
+  }
+  if (!KeepsAfterBackward()) Reshard();
+  if (sync && HasGradients()) coordinator_->StartReduction(*this);
 }
 
 bool Unit::HasGradients() const {
-  return std::any_of(parameters_.begin(), parameters_.end(),
-                     [](const auto& parameter) { return parameter->has_gradient(); });
+  return std::any_of(parameters_.begin(), parameters_.end(), [](const auto& parameter) {
+    return static_cast<bool>(parameter->gradient());
+  });
 }
 
-void Unit::OnParameterGradient() {
-  if (--awaited_gradients_ > 0) return;
-  // A trainable parameter is not used after its last gradient; a frozen one may be.
-  if (!HasFrozen()) Reshard();
-  if (sync) StartReduction();
-}
-
-void Unit::StartReduction() {
-  if (tree_->reducing != nullptr) tree_->reducing->FinishReduction();
-  reductions_.clear();
-  num_phases_ = 0;
-  for (auto& parameter : parameters_) {
-    if (!parameter->has_gradient()) continue;
-    Reduction reduction;
-    reduction.parameter = parameter.get();
-    for (const Step& step : MakePlan(parameter->gradient_layout(), parameter->sharded_layout(),
-                                     {.element_bytes = SizeOf(parameter->gradient().dtype())})
-                                .steps) {
-      if (shardmesh::internal::GroupOf(mesh_, step.axes).size() > 1) {
-        reduction.steps.push_back(step);
-      }
-    }
-    reduction.value = parameter->TakeGradient();
-    num_phases_ = std::max(num_phases_, reduction.steps.size());
-    reductions_.push_back(std::move(reduction));
+Reduction Unit::TakeGradients() {
+  std::vector<UnitParameter*> with_gradient;
+  for (const auto& parameter : parameters_) {
+    if (parameter->gradient()) with_gradient.push_back(parameter.get());
   }
-  tree_->reducing = this;
-  reduction_works_ = PostPhase(0);
+  return Reduction(mesh(), name_, std::move(with_gradient));
 }
 
-void Unit::FinishReduction() {
-  tree_->reducing = nullptr;
-  for (size_t phase = 0; phase < num_phases_; ++phase) {
-    if (phase > 0) reduction_works_ = PostPhase(phase);
-    for (Work& work : reduction_works_) work.Wait();
-    for (Reduction& reduction : reductions_) {
-      if (reduction.target) reduction.value = std::exchange(reduction.target, Tensor());
-    }
+void Unit::Deliver(BackwardRun& run) {
+  for (const auto& parameter : parameters_) parameter->Deliver(run);
+}
+
+void Unit::ReshardAfterBackward() {
+  expected_ = entered_ = 0;
+  if (open_calls_ == 0 && !KeepsAfterBackward()) Reshard();
+}
+
+void Unit::EndBackward() {
+  for (const auto& parameter : parameters_) parameter->EndBackward();
+}
+
+bool Unit::AbandonBackward() {
+  expected_ = entered_ = 0;
+  bool is_lost = false;
+  for (const auto& parameter : parameters_) is_lost |= parameter->AbandonBackward();
+  ReshardIfIdle();
+  return is_lost;
+}
+
+void Unit::DiscardGradients() {
+  for (const auto& parameter : parameters_) {
+    parameter->gradient().Take();
+    parameter->EndBackward();
   }
-  for (Reduction& reduction : reductions_)
-    reduction.parameter->SetReduced(std::move(reduction.value));
-  reductions_.clear();
-  reduction_works_.clear();
-}
-
-// Steps of the same kind over the same group form one batched collective.
-std::vector<Work> Unit::PostPhase(size_t phase) {
-  struct Batch {
-    std::vector<ReduceScatterItem> scatter;
-    std::vector<AllReduceItem> reduce;
-  };
-  std::map<std::pair<StepKind, std::vector<int>>, Batch> batches;
-  ExecutionContext& context = mesh_.context();
-  for (Reduction& reduction : reductions_) {
-    if (phase >= reduction.steps.size()) continue;
-    const Step& step = reduction.steps[phase];
-    Batch& batch = batches[{step.kind, std::vector<int>(step.axes.begin(), step.axes.end())}];
-    if (step.kind == StepKind::kReduceScatter) {
-      reduction.target = Tensor::Empty(context, step.to.LocalShape(mesh_.coord()),
-                                       reduction.value.dtype(), MemoryCategory::kGradients);
-      batch.scatter.push_back(
-          shardmesh::internal::ScatterItem(mesh_, step, reduction.value, reduction.target));
-    } else if (step.kind == StepKind::kAllReduce) {
-      batch.reduce.push_back({reduction.value, reduction.value});
-    } else {
-      // A gradient that is replicated along the shard axis needs only a local slice; rare.
-      Tensor target = Tensor::Empty(context, step.to.LocalShape(mesh_.coord()),
-                                    reduction.value.dtype(), MemoryCategory::kGradients);
-      const Tensor moved =
-          shardmesh::internal::Move(Runtime::Of(mesh_), mesh_, reduction.value,
-                                    reduction.value.dtype(), step.from, step.to, "fsdp_reduce");
-      ops::Copy(context, moved, target);
-      staging_.staging_bytes += target.Bytes();
-      reduction.target = target;
-    }
-  }
-  std::vector<Work> works;
-  for (auto& [key, batch] : batches) {
-    const AxisList axes(key.second.begin(), key.second.end());
-    Communicator& group = shardmesh::internal::GroupOf(mesh_, axes);
-    if (!batch.scatter.empty()) {
-      works.push_back(group.ReduceScatter(std::move(batch.scatter), ReduceOp::kSum, "fsdp_reduce"));
-    }
-    if (!batch.reduce.empty()) {
-      works.push_back(group.AllReduce(std::move(batch.reduce), ReduceOp::kSum, "fsdp_reduce"));
-    }
-  }
-  return works;
-}
-
-void Unit::Commit() {
-  for (auto& parameter : parameters_) parameter->Commit();
-}
-
-void Unit::Discard() {
-  for (Work& work : reduction_works_) work.Wait();
-  reduction_works_.clear();
-  reductions_.clear();
-  for (auto& parameter : parameters_) parameter->DiscardGradients();
-}
-
-// ---- the tree -----------------------------------------------------------------------------------
-
-void Tree::BeginForward() {
-  if (in_forward_ || in_backward_) Recover();
-  if (std::exchange(lost_accumulated_, false)) {
-    Throw(absl::StatusCode::kFailedPrecondition,
-          "FullyShard: a backward that threw took with it the gradients that earlier micro-batches "
-          "had accumulated without synchronisation; start the accumulation again");
-  }
-  in_forward_ = true;
-  current_.clear();
-}
-
-void Tree::Visit(Unit* unit) {
-  if (std::find(current_.begin(), current_.end(), unit) == current_.end()) current_.push_back(unit);
-}
-
-void Tree::EndForward() {
-  in_forward_ = false;
-  order_ = current_;
-}
-
-Unit* Tree::After(const Unit* unit) const {
-  auto found = std::find(order_.begin(), order_.end(), unit);
-  return found == order_.end() || found + 1 == order_.end() ? nullptr : *(found + 1);
-}
-
-Unit* Tree::Before(const Unit* unit) const {
-  auto found = std::find(order_.begin(), order_.end(), unit);
-  return found == order_.end() || found == order_.begin() ? nullptr : *(found - 1);
-}
-
-void Tree::BeginBackward(const DeviceMesh& mesh) {
-  if (std::exchange(in_backward_, true)) return;
-  for (Unit* unit : units_) unit->BeginBackward();
-  AtEndOfBackward(mesh, [this](bool succeeded) { EndBackward(succeeded); });
-}
-
-void Tree::EndBackward(bool succeeded) {
-  if (!succeeded) {
-    Recover();
-    return;
-  }
-  for (Unit* unit : units_) {
-    unit->Reshard();
-    if (unit->sync && unit->HasGradients())
-      unit->StartReduction();  // Some parameters received no gradient.
-  }
-  if (reducing != nullptr) reducing->FinishReduction();
-  holds_accumulated_ = false;
-  for (Unit* unit : units_) {
-    unit->Commit();
-    holds_accumulated_ |= unit->HasGradients();
-  }
-  in_backward_ = false;
-}
-
-void Tree::Recover() {
-  if (in_backward_) lost_accumulated_ |= std::exchange(holds_accumulated_, false);
-  for (Unit* unit : units_) {
-    unit->Reshard();
-    if (in_backward_) unit->Discard();
-  }
-  reducing = nullptr;
-  in_forward_ = false;
-  in_backward_ = false;
 }
 
 }  // namespace shardmesh::fsdp::internal

@@ -4,19 +4,33 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "shardmesh/base/check.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/internal/move.h"
+#include "shardmesh/fsdp/internal/coordinator.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::fsdp::internal {
 namespace {
 
-// `shard_axis` becomes the innermost split of dim 0. A scalar has no dim to shard and stays
-// replicated.
-Layout ShardedLayout(const Layout& layout, int shard_axis) {
-  if (shard_axis < 0 || layout.global_shape().size() == 0) return layout;
-  return layout.With(shard_axis, Shard(0));
+// The dim that is sharded; none of a scalar, which stays replicated.
+std::optional<int> ShardDim(const nn::Parameter& parameter, const Sharding& sharding) {
+  if (parameter.shape().size() == 0) return std::nullopt;
+  const int dim = sharding.dim == nullptr ? 0 : sharding.dim(parameter);
+  if (dim < 0 || dim >= parameter.shape().size()) {
+    ThrowInvalid("FullyShard: shard_dim gives dim ", dim, " for parameter ", parameter.ToString(),
+                 ", which has ", parameter.shape().size(), " dims");
+  }
+  return dim;
+}
+
+// The shard axes become the innermost splits.
+Layout ShardedLayout(const nn::Parameter& parameter, const Layout& layout,
+                     const Sharding& sharding) {
+  const std::optional<int> dim = ShardDim(parameter, sharding);
+  Layout sharded = layout;
+  if (!dim) return sharded;
+  for (int axis : sharding.axes) sharded = sharded.With(axis, Shard(*dim));
+  return sharded;
 }
 
 Layout PlacedLayout(const nn::Parameter& parameter, const DeviceMesh& mesh) {
@@ -31,11 +45,44 @@ DType ReduceDType(const nn::Parameter& parameter, const MixedPrecision& precisio
   return precision.reduce_dtype.value_or(parameter.dtype());
 }
 
+std::string WhyReleased(const std::string& owner) {
+  return absl::StrCat(
+      "gathered by FullyShard for ", owner,
+      ", and only while its forward or backward runs: call the module, or begin the "
+      "method that uses them with Module::OpenForwardScopes()");
+}
+
 }  // namespace
 
-void UnitParameter::Check(const nn::Parameter& parameter, const DeviceMesh& mesh, int shard_axis,
-                          const MixedPrecision& precision) {
-  const DType param = ParamDType(parameter, precision), reduce = ReduceDType(parameter, precision);
+// ---- the gradient buffer ------------------------------------------------------------------------
+
+GradientBuffer::GradientBuffer(DeviceMesh mesh, Layout gathered, DType dtype,
+                               std::function<void()> on_first)
+    : mesh_(std::move(mesh)), gathered_(gathered), dtype_(dtype), on_first_(std::move(on_first)) {}
+
+// The first gradient fixes the layout, any that has the gathered boxes; later ones must match.
+bool GradientBuffer::Accepts(const Layout& layout) const {
+  return sum_ ? layout == layout_ : layout.PartialAsReplicate() == gathered_;
+}
+
+GradSink::Target GradientBuffer::Open(const Layout& layout) {
+  if (!std::exchange(is_touched_, true)) on_first_();
+  if (sum_) return {sum_, /*accumulate=*/true};
+  sum_ = Tensor::Empty(mesh_.context(), layout.LocalShape(mesh_.coord()), dtype_,
+                       MemoryCategory::kUnshardedGradients);
+  layout_ = layout;
+  return {sum_, /*accumulate=*/false};
+}
+
+void GradientBuffer::CountStaging(int64_t bytes) {
+  Coordinator::Of(mesh_)->staging.staging_bytes += bytes;
+}
+
+// ---- the parameter ------------------------------------------------------------------------------
+
+void UnitParameter::Check(const nn::Parameter& parameter, const Sharding& sharding) {
+  const DType param = ParamDType(parameter, sharding.precision);
+  const DType reduce = ReduceDType(parameter, sharding.precision);
   if (SizeOf(reduce) < SizeOf(param)) {
     ThrowInvalid("FullyShard: reduce_dtype ", std::string(Name(reduce)),
                  " is narrower than param_dtype ", std::string(Name(param)), " of parameter ",
@@ -46,138 +93,130 @@ void UnitParameter::Check(const nn::Parameter& parameter, const DeviceMesh& mesh
                  " belongs to another unit already; shard inner modules before outer ones, and the "
                  "users of a tied parameter as one unit");
   }
+  ShardDim(parameter, sharding);
   if (!parameter.IsPlaced()) return;
-  if (!(parameter.mesh() == mesh)) {
-    ThrowInvalid("FullyShard: parameter ", parameter.ToString(), " is not on mesh ",
-                 mesh.ToString());
-  }
-  if (shard_axis >= 0 && !parameter.layout().placement(shard_axis).IsReplicate()) {
+  for (int axis : sharding.axes) {
+    if (parameter.layout().placement(axis).IsReplicate()) continue;
     ThrowInvalid("FullyShard: parameter ", parameter.ToString(), " is not replicated along axis ",
-                 mesh.shape().axis(shard_axis).name);
+                 sharding.mesh.shape().axis(axis).name);
   }
 }
 
-UnitParameter::UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, int shard_axis,
-                             const MixedPrecision& precision, StagingStats& staging)
+UnitParameter::UnitParameter(nn::Parameter parameter, const Sharding& sharding,
+                             std::function<void()> on_gradient)
     : parameter_(std::move(parameter)),
-      mesh_(mesh),
-      param_dtype_(ParamDType(parameter_, precision)),
-      reduce_dtype_(ReduceDType(parameter_, precision)),
-      staging_(staging),
-      gathered_(PlacedLayout(parameter_, mesh)) {
-  sharded_ = ShardedLayout(gathered_, shard_axis);
-  exchanges_ = !(sharded_ == gathered_) && mesh.shape().size(shard_axis) > 1;
-  parameter_.Place(mesh, sharded_);
+      mesh_(sharding.mesh),
+      param_dtype_(ParamDType(parameter_, sharding.precision)),
+      shard_axes_(sharding.axes),
+      gathered_(PlacedLayout(parameter_, mesh_)) {
+  sharded_ = ShardedLayout(parameter_, gathered_, sharding);
+  AxisList axes;
+  for (int axis = 0; axis < mesh_.shape().num_axes(); ++axis) {
+    if (!(sharded_.placement(axis) == gathered_.placement(axis))) axes.push_back(axis);
+  }
+  for (int axis : axes) exchanges_ |= mesh_.shape().size(axis) > 1;
+  copies_ = param_dtype_ != parameter_.dtype() || sharding.releases_on_one_rank;
+  gather_step_ = {StepKind::kAllGather, axes, sharded_, gathered_};
+  gradient_ = std::make_shared<GradientBuffer>(
+      mesh_, gathered_, ReduceDType(parameter_, sharding.precision), std::move(on_gradient));
+  parameter_.Place(mesh_, sharded_);
   parameter_.FixPlacement("FullyShard");
 }
 
-void UnitParameter::Prepare(const std::string& unit_name, std::function<void()> on_grad_complete) {
-  unit_name_ = unit_name;
-  on_grad_complete_ = std::move(on_grad_complete);
-  if (exchanges_) {
-    const Plan plan = MakePlan(sharded_, gathered_, {.element_bytes = SizeOf(param_dtype_)});
-    SHARDMESH_CHECK(plan.steps.size() == 1 && plan.steps[0].kind == StepKind::kAllGather)
-        << plan.Explain();
-    gather_step_ = plan.steps[0];
-  }
-  MakeLeaf();
-}
-
 // If it has no buffer of its own, the gathered form is the shard itself.
-void UnitParameter::MakeLeaf() {
-  Tensor local = parameter_.data().local();
-  if (NeedsBuffer()) {
-    local = Tensor::Empty(mesh_.context(), gathered_.LocalShape(mesh_.coord()), param_dtype_,
-                          MemoryCategory::kUnshardedParameters);
-    local.storage()->Release(absl::StrCat("resharded by FullyShard unit ", unit_name_));
-  }
-  leaf_ = DTensor(mesh_, gathered_, local);
-  if (!parameter_.requires_grad()) return;
-  leaf_.SetRequiresGrad();
-  SetGradSink(leaf_, this, on_grad_complete_);
-}
-
-std::optional<AllGatherItem> UnitParameter::BeginGather() {
-  const Tensor shard = parameter_.data().local();
-  // Loading may have replaced the values since.
-  if (!NeedsBuffer() && leaf_.local().storage() != shard.storage()) MakeLeaf();
-  parameter_.set_active(leaf_);
-  const bool has_new_values =
-      std::exchange(gathered_version_, shard.storage()->version()) != shard.storage()->version();
-  if (!NeedsBuffer()) return std::nullopt;
-  leaf_.local().storage()->Refill();
-  // A graph that saved the old values must not be differentiated with the new ones.
-  if (has_new_values) leaf_.local().storage()->BumpVersion();
+std::optional<AllGatherItem> UnitParameter::BeginGather(const std::string& owner) {
   ExecutionContext& context = mesh_.context();
+  const Tensor shard = parameter_.data().local();
+  const bool has_new_values = IsStale();
+  gathered_from_ = shard.storage();
+  gathered_version_ = shard.storage()->version();
+  if (!NeedsBuffer()) {
+    local_ = shard;
+    return std::nullopt;
+  }
+  if (!local_) {
+    local_ = Tensor::Empty(context, gathered_.LocalShape(mesh_.coord()), param_dtype_,
+                           MemoryCategory::kUnshardedParameters);
+    local_.storage()->Release(WhyReleased(owner));
+  }
+  local_.storage()->Refill();
+  // A graph that saved the old values must not be differentiated with the new ones.
+  if (has_new_values) local_.storage()->BumpVersion();
+  StagingStats& staging = Coordinator::Of(mesh_)->staging;
   if (!exchanges_) {
-    Tensor target = leaf_.local();
-    KernelsFor(context.device()).copy(context, shard, target);
-    staging_.cast_bytes += target.Bytes();
+    KernelsFor(context.device()).copy(context, shard, local_);
+    staging.cast_bytes += local_.Bytes();
     return std::nullopt;
   }
   Tensor source = shard;
   if (param_dtype_ != parameter_.dtype()) {
     cast_ = Tensor::Empty(context, shard.shape(), param_dtype_, MemoryCategory::kCommunication);
     ops::Copy(context, shard, cast_);
-    staging_.cast_bytes += cast_.Bytes();
+    staging.cast_bytes += cast_.Bytes();
     source = cast_;
   }
-  leaf_version_ = leaf_.local().storage()->version();
-  return shardmesh::internal::GatherItem(mesh_, gather_step_, source, leaf_.local());
+  local_version_ = local_.storage()->version();
+  return shardmesh::internal::GatherItem(mesh_, gather_step_, source, local_);
 }
 
 void UnitParameter::GatherWasPosted() {
-  if (exchanges_) leaf_.local().storage()->RestoreVersion(leaf_version_);
+  if (exchanges_) local_.storage()->RestoreVersion(local_version_);
 }
 
 void UnitParameter::EndGather() { cast_ = Tensor(); }
 
 bool UnitParameter::IsStale() const {
-  return parameter_.data().local().storage()->version() != gathered_version_;
+  const std::shared_ptr<Storage>& storage = parameter_.data().local().storage();
+  return storage != gathered_from_ || storage->version() != gathered_version_;
 }
 
-void UnitParameter::Release() {
-  if (!NeedsBuffer() || leaf_.local().storage()->IsReleased()) return;
-  leaf_.local().storage()->Release(absl::StrCat("resharded by FullyShard unit ", unit_name_));
+void UnitParameter::Release(const std::string& owner) {
+  if (!NeedsBuffer() || !local_ || local_.storage()->IsReleased()) return;
+  local_.storage()->Release(WhyReleased(owner));
 }
 
-// The first gradient fixes the layout, any that has the gathered boxes; later ones must match.
-bool UnitParameter::Accepts(const Layout& layout) const {
-  return buffer_ ? layout == buffer_layout_ : Fits(layout);
-}
-
-Layout UnitParameter::PreferredLayout() const { return buffer_ ? buffer_layout_ : gathered_; }
-
-GradSink::Target UnitParameter::Open(const Layout& layout) {
-  if (buffer_) return {buffer_, /*accumulate=*/true};
-  buffer_ = Tensor::Empty(mesh_.context(), layout.LocalShape(mesh_.coord()), reduce_dtype_,
-                          MemoryCategory::kUnshardedGradients);
-  buffer_layout_ = layout;
-  return {buffer_, /*accumulate=*/false};
-}
-
-Tensor UnitParameter::TakeGradient() { return std::exchange(buffer_, Tensor()); }
-
-void UnitParameter::Commit() {
-  if (!reduced_) return;
-  const DTensor& shard = parameter_.data();
-  ExecutionContext& context = mesh_.context();
-  if (shard.grad()) {
-    Tensor sum = shard.grad().local();
-    ops::Accumulate(context, reduced_, sum);
-    sum.storage()->BumpVersion();
-  } else {
-    DTensor handle = shard;
-    Tensor gradient = ops::Cast(context, reduced_, parameter_.dtype());
-    reduced_ = Tensor();  // So that SetGrad finds no other owner and need not copy.
-    handle.SetGrad(DTensor(mesh_, sharded_, std::move(gradient)));
+void UnitParameter::Activate() {
+  DTensor leaf(mesh_, gathered_, local_);
+  if (parameter_.requires_grad()) {
+    leaf.SetRequiresGrad();
+    SetGradSink(leaf, gradient_);
   }
-  reduced_ = Tensor();
+  parameter_.set_active(std::move(leaf));
 }
 
-void UnitParameter::DiscardGradients() {
-  buffer_ = Tensor();
+void UnitParameter::AddReduced(Tensor gradient) {
+  if (!reduced_) {
+    // Where nothing was scattered it is the buffer itself.
+    gradient.storage()->set_category(MemoryCategory::kGradients);
+    reduced_ = std::move(gradient);
+  } else {
+    ops::Accumulate(mesh_.context(), gradient, reduced_);
+  }
+}
+
+void UnitParameter::Deliver(BackwardRun& run) {
+  if (!reduced_) return;
+  Tensor gradient = std::exchange(reduced_, Tensor());
+  if (gradient.dtype() != parameter_.dtype()) {
+    const Tensor reduced =
+        std::exchange(gradient, Tensor::Empty(mesh_.context(), gradient.shape(), parameter_.dtype(),
+                                              MemoryCategory::kGradients));
+    ops::Copy(mesh_.context(), reduced, gradient);
+  }
+  run.Deliver(parameter_.data(), DTensor(mesh_, sharded_, std::move(gradient)));
+}
+
+void UnitParameter::EndBackward() {
+  gradient_->ClearTouched();
+  parameter_.set_has_unreduced_gradient(static_cast<bool>(*gradient_));
+}
+
+bool UnitParameter::AbandonBackward() {
+  const bool is_lost = gradient_->is_touched() && parameter_.HasUnreducedGradient();
+  if (gradient_->is_touched()) gradient_->Take();
   reduced_ = Tensor();
+  EndBackward();
+  return is_lost;
 }
 
 }  // namespace shardmesh::fsdp::internal

@@ -15,6 +15,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/backward_region.h"
 #include "shardmesh/dtensor/dtensor.h"
 #include "shardmesh/dtensor/gradients.h"
 #include "shardmesh/dtensor/partial_precision.h"
@@ -34,8 +35,7 @@ struct Leaf {
   std::weak_ptr<DTensorImpl> tensor;
   Layout layout;
   DType dtype;
-  GradSink* sink = nullptr;
-  std::function<void()> on_complete;
+  std::shared_ptr<GradSink> sink;
   std::vector<std::function<DTensor(const DTensor&)>> hooks;
 };
 
@@ -79,7 +79,8 @@ class Node {
   virtual void Backward(std::span<const DTensor> grads, Gradients& out) = 0;
   /// Frees what was saved.
   virtual void Release() = 0;
-  bool used = false;  ///< Backward has passed; the saved values are gone.
+  bool used = false;                       ///< Backward has passed; the saved values are gone.
+  std::shared_ptr<BackwardRegion> region;  ///< The innermost in which the op was recorded, or null.
   /// That of the scope in which the op was recorded; holds for its backward.
   PartialPrecision partial_precision = PartialPrecision::kAccumulator;
 

@@ -31,7 +31,6 @@ class BufferSink : public GradSink {
   DTensor Gradient() const { return DTensor(mesh_, layout_, buffer_); }
 
   int opened = 0;
-  int completed = 0;  ///< Counted by whoever installs the sink.
   int64_t staged_bytes = 0;
 
  private:

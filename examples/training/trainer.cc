@@ -28,7 +28,9 @@ void Parallelize(nn::Llama& model, const DeviceMesh& mesh, const TrainOptions& o
   if (mesh.shape().Has("tp")) {
     tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(options.sequence_parallel));
   }
-  fsdp::FullyShardOptions fsdp = {.shard_axis = "dp", .replicate_axis = "dp_replicate"};
+  fsdp::FullyShardOptions fsdp;
+  fsdp.shard_axes.emplace();  // Without a dp axis nothing is sharded.
+  if (mesh.shape().Has("dp")) fsdp.shard_axes = {"dp"};
   if (options.precision == Precision::kBF16) {
     fsdp.mixed_precision = {.param_dtype = DType::kBF16, .reduce_dtype = DType::kF32};
   }

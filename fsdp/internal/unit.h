@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A unit is a set of parameters that are gathered together and whose gradients are reduced
-// together. The tree of units under one root records the order in which they are used.
+// together.
 #ifndef SHARDMESH_FSDP_INTERNAL_UNIT_H_
 #define SHARDMESH_FSDP_INTERNAL_UNIT_H_
 
@@ -10,114 +10,141 @@
 #include <vector>
 
 #include "shardmesh/comm/work.h"
+#include "shardmesh/dtensor/backward_region.h"
 #include "shardmesh/fsdp/fully_shard.h"
+#include "shardmesh/fsdp/internal/coordinator.h"
+#include "shardmesh/fsdp/internal/reduction.h"
 #include "shardmesh/fsdp/internal/unit_parameter.h"
 
 namespace shardmesh::fsdp::internal {
 
+/// "fsdp_gather of layers.3 (layers.3.wq.weight and 6 more, 1f0c2a55)": ranks whose collectives
+/// differ in unit or parameters differ in it.
+std::string CollectiveName(const std::string& op, const std::string& unit,
+                           const std::vector<nn::Parameter>& parameters);
+
 class Unit;
+class UnitCall;
 
-/// State shared by the units under one root. The root's first forward creates it.
-class Tree {
- public:
-  explicit Tree(std::vector<Unit*> units) : units_(std::move(units)) {}
-
-  const std::vector<Unit*>& units() const { return units_; }
-
-  // Order of use in forward, recorded in the first forward; prefetching follows it.
-  void BeginForward();
-  void Visit(Unit* unit);
-  void EndForward();
-  /// Null if there is none or the order is not known yet.
-  Unit* After(const Unit* unit) const;
-  Unit* Before(const Unit* unit) const;
-
-  /// Called when backward reaches the first unit.
-  void BeginBackward(const DeviceMesh& mesh);
-  void EndBackward(bool succeeded);
-  /// The only reduction in flight. It is finished before the next is posted, so gradients of at
-  /// most two units exist.
-  Unit* reducing = nullptr;
-
-  /// After an exception: releases gathered parameters and waits for what is in flight.
-  void Recover();
-  bool in_forward() const { return in_forward_; }
-
- private:
-  std::vector<Unit*> units_;
-  std::vector<Unit*> order_;    // Of the last complete forward.
-  std::vector<Unit*> current_;  // Of the forward now running.
-  bool in_forward_ = false;
-  bool in_backward_ = false;
-  bool holds_accumulated_ = false;  // Unsynchronised gradients of earlier micro-batches.
-  bool lost_accumulated_ = false;
+/// What a module's locals() hold.
+struct UnitSlot {
+  std::shared_ptr<Unit> unit;
 };
+/// The unit whose forward the module's forward is; null if there is none.
+inline const std::shared_ptr<Unit>& UnitOf(nn::Module& module) {
+  return module.locals().Get<UnitSlot>().unit;
+}
 
-/// Belongs to one rank; owned by the hooks of its module.
+/// Belongs to one rank; owned by the hooks of its modules, and by the graphs in which they were
+/// called.
 class Unit : public std::enable_shared_from_this<Unit> {
  public:
-  Unit(nn::Module& module, DeviceMesh mesh, FullyShardOptions options, StagingStats& staging);
+  Unit(Sharding sharding, const FullyShardOptions& options,
+       std::shared_ptr<Coordinator> coordinator);
 
-  nn::Module& module() const { return module_; }
-  std::vector<std::unique_ptr<UnitParameter>>& parameters() { return parameters_; }
-  /// For messages: the first parameter's name.
-  std::string Name() const;
-  void AddParameter(const nn::Parameter& parameter, int shard_axis);
+  const DeviceMesh& mesh() const { return sharding_.mesh; }
+  const FullyShardOptions& options() const { return options_; }
+  const std::vector<std::unique_ptr<UnitParameter>>& parameters() const { return parameters_; }
+  Coordinator& coordinator() const { return *coordinator_; }
+  const std::shared_ptr<Model>& model() const { return model_; }
+  void AddParameter(const nn::Parameter& parameter);
+  /// Takes the name and the place in the tree of modules from `module`, one of the unit's.
+  void Locate(nn::Module& module);
 
-  // Hooks.
-  void PreForward(nn::Module::Inputs& inputs);
-  void PostForward(DTensor& output);
-  void PreBackward();
-
-  // Used by the tree.
-  void SetTree(std::shared_ptr<Tree> tree, bool is_root);
-  bool has_tree() const { return tree_ != nullptr; }
-  void Unshard();
+  // ---- gathering --------------------------------------------------------------------------------
+  bool is_gathered() const { return state_ != State::kSharded; }
+  /// Begins to gather.
   void Prefetch();
+  void Unshard();
+  /// Waits for a gather that is under way, whose peers may still be writing, and releases.
   void Reshard();
-  void OnParameterGradient();
-  void StartReduction();
-  void FinishReduction();
+  /// Unless a forward or backward of the unit runs. Does not throw.
+  void ReshardIfIdle();
+
+  // ---- forward ----------------------------------------------------------------------------------
+  /// If it throws, EndCall must follow all the same.
+  void BeginCall(nn::Module& module);
+  /// Does not throw.
+  void EndCall(UnitCall& call, bool failed);
+  /// The graph of a call is gone without a backward. Does not throw.
+  void DropCall();
+
+  // ---- backward ---------------------------------------------------------------------------------
+  void Expect();
+  /// `next` is the unit to gather ahead, or null.
+  void Enter(Unit* next);
+  void Leave(UnitCall& call, bool next_is_same);
   bool HasGradients() const;
-  void Commit();
-  /// Drops unreduced and uncommitted gradients.
-  void Discard();
-  void BeginBackward();
+  Reduction TakeGradients();
+  void Deliver(BackwardRun& run);
+  /// All regions have been left: releases, unless the strategy keeps the parameters.
+  void ReshardAfterBackward();
+  void EndBackward();
+  /// Drops what the Backward that failed has left; returns whether gradients of earlier
+  /// micro-batches are lost with it. Does not throw.
+  bool AbandonBackward();
+  /// Drops gradients of earlier micro-batches.
+  void DiscardGradients();
 
   bool sync = true;
 
  private:
   enum class State { kSharded, kGathering, kGathered };
-  void Prepare();
   void WaitForGather();
-  bool ReshardsAfterForward() const { return options_.reshard_after_forward.value_or(!is_root_); }
   bool IsStale() const;
-  bool HasFrozen() const;
+  bool KeepsAfterForward(const UnitCall& call) const;
+  bool KeepsBetweenRegions() const;
+  bool KeepsAfterBackward() const;
 
-  // Progress of one gradient's reduction.
-  struct Reduction {
-    UnitParameter* parameter;
-    std::vector<Step> steps;
-    Tensor value;
-    Tensor target;
-  };
-  std::vector<Work> PostPhase(size_t phase);
-
-  nn::Module& module_;
-  DeviceMesh mesh_;
+  Sharding sharding_;
   FullyShardOptions options_;
-  StagingStats& staging_;
-  std::shared_ptr<Tree> tree_;
+  std::shared_ptr<Coordinator> coordinator_;
+  std::shared_ptr<Model> model_;
+  std::string name_;         // For messages.
+  std::string gather_name_;  // Of the collective.
   bool is_root_ = false;
-  bool prepared_ = false;
   std::vector<std::unique_ptr<UnitParameter>> parameters_;
   State state_ = State::kSharded;
   Work gather_;
-  int awaited_gradients_ = 0;
-  bool entered_backward_ = false;
-  std::vector<Reduction> reductions_;
-  std::vector<Work> reduction_works_;
-  size_t num_phases_ = 0;
+  int open_calls_ = 0;
+  int awaited_calls_ = 0;  // Recorded calls whose backward is still to come.
+  int expected_ = 0;       // Calls that the Backward now running has still to leave.
+  int entered_ = 0;        // Of these, those entered.
+};
+
+/// One call of a module of the unit, as backward sees it.
+class UnitCall : public BackwardRegion {
+ public:
+  explicit UnitCall(std::shared_ptr<Unit> unit) : unit_(std::move(unit)) {}
+  ~UnitCall() override {
+    if (is_awaited) unit_->DropCall();
+  }
+  bool is_awaited = false;  ///< Backward may still come to it.
+
+  const Unit& unit() const { return *unit_; }
+  void Expect() override { unit_->Expect(); }
+  void Enter(BackwardRegion* next) override;
+  void Leave() override;
+
+ private:
+  std::shared_ptr<Unit> unit_;
+  bool next_is_same_ = false;  // The next region that backward enters is of this unit.
+};
+
+/// One call of a module of the unit, as forward sees it: the parameters are gathered while it
+/// lives.
+class ForwardCall {
+ public:
+  ForwardCall(std::shared_ptr<Unit> unit, nn::Module& module);
+  ~ForwardCall();
+  ForwardCall(const ForwardCall&) = delete;
+  ForwardCall& operator=(const ForwardCall&) = delete;
+
+ private:
+  std::shared_ptr<Unit> unit_;
+  std::shared_ptr<UnitCall> call_;
+  BackwardRegionScope region_;
+  const int num_exceptions_;
 };
 
 }  // namespace shardmesh::fsdp::internal

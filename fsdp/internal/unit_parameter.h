@@ -5,92 +5,132 @@
 #ifndef SHARDMESH_FSDP_INTERNAL_UNIT_PARAMETER_H_
 #define SHARDMESH_FSDP_INTERNAL_UNIT_PARAMETER_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "shardmesh/comm/communicator.h"
 #include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/backward_region.h"
 #include "shardmesh/fsdp/fully_shard.h"
 #include "shardmesh/nn/parameter.h"
 #include "shardmesh/placement/plan.h"
 
 namespace shardmesh::fsdp::internal {
 
+/// Accumulates the gradient of a gathered parameter, in the dtype in which it is reduced. Shared
+/// with the graphs that write it.
+class GradientBuffer : public GradSink {
+ public:
+  /// `on_first` is called before the first gradient of a Backward is written.
+  GradientBuffer(DeviceMesh mesh, Layout gathered, DType dtype, std::function<void()> on_first);
+
+  bool Accepts(const Layout& layout) const override;
+  Layout PreferredLayout() const override { return sum_ ? layout_ : gathered_; }
+  Target Open(const Layout& layout) override;
+  void CountStaging(int64_t bytes) override;
+
+  explicit operator bool() const { return static_cast<bool>(sum_); }
+  /// Of the sum, if there is one.
+  const Layout& layout() const { return layout_; }
+  DType dtype() const { return dtype_; }
+  /// Moves the sum out.
+  Tensor Take() {
+    is_touched_ = true;
+    return std::exchange(sum_, Tensor());
+  }
+  /// Whether the sum was written or taken in this Backward, which ClearTouched ends.
+  bool is_touched() const { return is_touched_; }
+  void ClearTouched() { is_touched_ = false; }
+
+ private:
+  DeviceMesh mesh_;
+  Layout gathered_;
+  DType dtype_;
+  std::function<void()> on_first_;
+  Tensor sum_;
+  Layout layout_;
+  bool is_touched_ = false;
+};
+
+/// How a unit shards its parameters.
+struct Sharding {
+  DeviceMesh mesh;
+  std::vector<int> axes;  ///< Indices in the mesh, outermost split first.
+  std::function<int(const nn::Parameter&)> dim;
+  MixedPrecision precision;
+  bool releases_on_one_rank = false;
+};
+
 /// Belongs to one unit of one rank.
-class UnitParameter : public GradSink {
+class UnitParameter {
  public:
   /// Errors: throws Error(kInvalidArgument) naming the parameter if it belongs to a unit already,
-  /// cannot be sharded along `shard_axis` (an index in the mesh, or -1), or would have its
-  /// gradients reduced in a narrower dtype than they are computed in.
-  static void Check(const nn::Parameter& parameter, const DeviceMesh& mesh, int shard_axis,
-                    const MixedPrecision& precision);
-  /// Places the parameter. The arguments have passed Check.
-  UnitParameter(nn::Parameter parameter, const DeviceMesh& mesh, int shard_axis,
-                const MixedPrecision& precision, StagingStats& staging);
+  /// cannot be sharded so, or would have its gradients reduced in a narrower dtype than they are
+  /// computed in.
+  static void Check(const nn::Parameter& parameter, const Sharding& sharding);
+  /// Places the parameter. The arguments have passed Check. `on_gradient` as GradientBuffer's
+  /// `on_first`.
+  UnitParameter(nn::Parameter parameter, const Sharding& sharding,
+                std::function<void()> on_gradient);
 
   const nn::Parameter& parameter() const { return parameter_; }
 
-  /// Called once values exist: creates the gathered leaf, empty, and makes forward use it in place
-  /// of the parameter.
-  void Prepare(const std::string& unit_name, std::function<void()> on_grad_complete);
-
   // ---- the gathered parameter -------------------------------------------------------------------
   /// Allocates the gathered form and returns its part of the unit's all-gather, or nothing if no
-  /// data has to be exchanged.
-  std::optional<AllGatherItem> BeginGather();
+  /// data has to be exchanged. `owner` names the unit where released memory is used.
+  std::optional<AllGatherItem> BeginGather(const std::string& owner);
   /// After the all-gather was posted: the gathered form has the version that BeginGather left, as
   /// the values of that version come back.
   void GatherWasPosted();
   /// After the all-gather.
   void EndGather();
-  /// Whether the shard was written since BeginGather, so that the gathered form is out of date.
+  /// Whether the values were written or replaced since BeginGather. The same on all ranks, as every
+  /// rank counts a write, also of an empty shard.
   bool IsStale() const;
-  void Release();
+  void Release(const std::string& owner);
+  /// Makes forward use the gathered form, as a leaf that wants a gradient if the parameter does.
+  void Activate();
+  void Deactivate() { parameter_.set_active(DTensor()); }
 
   // ---- the gradient -----------------------------------------------------------------------------
-  bool Accepts(const Layout& layout) const override;
-  Layout PreferredLayout() const override;
-  Target Open(const Layout& layout) override;
-  void CountStaging(int64_t bytes) override { staging_.staging_bytes += bytes; }
-
-  bool has_gradient() const { return static_cast<bool>(buffer_); }
-  const Tensor& gradient() const { return buffer_; }
-  const Layout& gradient_layout() const { return buffer_layout_; }
+  GradientBuffer& gradient() { return *gradient_; }
   const Layout& sharded_layout() const { return sharded_; }
-  /// Moves the buffer out.
-  Tensor TakeGradient();
-  /// Keeps the reduced gradient of the shard until Commit, because a Backward that fails must not
-  /// leave a gradient behind.
-  void SetReduced(Tensor gradient) { reduced_ = std::move(gradient); }
-  /// Adds the reduced gradient to the parameter's.
-  void Commit();
-  void DiscardGradients();
+  const std::vector<int>& shard_axes() const { return shard_axes_; }
+  const AxisList& gather_axes() const { return gather_step_.axes; }
+  /// Keeps (adds) a reduced gradient of the shard until Deliver, because a Backward that fails must
+  /// not leave a gradient behind.
+  void AddReduced(Tensor gradient);
+  void Deliver(BackwardRun& run);
+  void EndBackward();
+  /// Drops what the Backward that failed has made. Returns whether gradients of earlier
+  /// micro-batches are lost with it.
+  bool AbandonBackward();
 
  private:
-  bool NeedsBuffer() const { return exchanges_ || param_dtype_ != parameter_.dtype(); }
-  void MakeLeaf();
-  bool Fits(const Layout& layout) const { return layout.PartialAsReplicate() == gathered_; }
+  bool NeedsBuffer() const { return exchanges_ || copies_; }
 
   nn::Parameter parameter_;
   DeviceMesh mesh_;
   DType param_dtype_;
-  DType reduce_dtype_;
-  StagingStats& staging_;
+  std::vector<int> shard_axes_;
   Layout sharded_;
   Layout gathered_;
-  bool exchanges_ = false;  // Whether the gathered form consists of the shards of several ranks.
+  bool exchanges_ = false;  // The gathered form consists of the shards of several ranks.
+  bool copies_ = false;     // It is apart from the shard.
   Step gather_step_;
 
-  std::string unit_name_;
-  std::function<void()> on_grad_complete_;
-  DTensor leaf_;
-  Tensor cast_;  // The shard in the gather dtype, while peers read it.
+  Tensor local_;  // The gathered form; its memory comes and goes.
+  Tensor cast_;   // The shard in the gather dtype, while peers read it.
+  // What was gathered.
+  std::shared_ptr<Storage> gathered_from_;
   int64_t gathered_version_ = -1;
-  int64_t leaf_version_ = 0;  // Of the gathered form, before its gather is posted.
+  int64_t local_version_ = 0;  // Of the gathered form, before its gather is posted.
 
-  Tensor buffer_;
-  Layout buffer_layout_;
+  std::shared_ptr<GradientBuffer> gradient_;
   Tensor reduced_;
 };
 

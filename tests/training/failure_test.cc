@@ -133,7 +133,7 @@ TEST(TrainingFailure, ParallelizeAfterFullyShardIsRefused) {
   const absl::Status status = RunRanks(kRanks, [&](Communicator& world) {
     const DeviceMesh mesh = DeviceMesh::Create(world, Options().mesh);
     nn::Llama model(Options().config);
-    fsdp::FullyShard(model, mesh, {.shard_axis = "dp"});
+    fsdp::FullyShard(model, mesh);
     tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(/*sequence_parallel=*/false));
   });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;

@@ -94,9 +94,8 @@ std::unique_ptr<models::Gpt2> MakeModel(const std::string& golden, const Setup& 
     tp::Parallelize(*model, mesh, "tp", models::Gpt2TpPlan(adapters));
   }
   if (setup.fully_shard) {
-    const fsdp::FullyShardOptions options = {.shard_axis = "dp", .replicate_axis = "dp_replicate"};
-    for (models::Gpt2Block& block : model->blocks()) fsdp::FullyShard(block, mesh, options);
-    fsdp::FullyShard(*model, mesh, options);
+    for (models::Gpt2Block& block : model->blocks()) fsdp::FullyShard(block, mesh);
+    fsdp::FullyShard(*model, mesh);
   }
   model->PlaceReplicated(mesh);
   return model;

@@ -97,7 +97,9 @@ void ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh, const LlamaRunOp
   if (mesh.shape().Has("tp")) {
     tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(options.sequence_parallel));
   }
-  fsdp::FullyShardOptions fsdp_options{.shard_axis = "dp", .replicate_axis = "dp_replicate"};
+  fsdp::FullyShardOptions fsdp_options;
+  fsdp_options.shard_axes.emplace();
+  if (mesh.shape().Has("dp")) fsdp_options.shard_axes = {"dp"};
   if (options.bf16) fsdp_options.mixed_precision.param_dtype = DType::kBF16;
   for (nn::LlamaBlock& block : model.Blocks()) fsdp::FullyShard(block, mesh, fsdp_options);
   fsdp::FullyShard(model, mesh, fsdp_options);

@@ -61,7 +61,7 @@ void ExpectSameOnAllMeshes(const std::function<Outcome(const DeviceMesh& mesh)>&
 
 void ShardUnit(nn::Module& module, const DeviceMesh& mesh) {
   if (!mesh.shape().Has("dp")) return;
-  fsdp::FullyShard(module, mesh, {.shard_axis = "dp", .replicate_axis = "dp_replicate"});
+  fsdp::FullyShard(module, mesh);
 }
 
 DTensor RandomRows(const DeviceMesh& mesh, const Dims& shape, uint64_t seed) {

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/fsdp/internal/reduction.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "shardmesh/dtensor/internal/move.h"
+#include "shardmesh/fsdp/internal/coordinator.h"
+#include "shardmesh/fsdp/internal/unit.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh::fsdp::internal {
+namespace {
+
+// The moves from the layout of a gradient to that of the shard, without those that move nothing.
+// Where all shard axes have summands they are one group, whatever the boxes; the planner may find
+// that of uneven ones only part merges.
+std::vector<Step> StepsOf(const DeviceMesh& mesh, UnitParameter& parameter) {
+  const Layout& to = parameter.sharded_layout();
+  Layout from = parameter.gradient().layout();
+  std::vector<Step> steps;
+  AxisList axes;
+  for (int axis = 0; axis < mesh.shape().num_axes(); ++axis) {
+    const bool changes = from.placement(axis).IsPartial() && to.placement(axis).IsShard();
+    if (changes && mesh.shape().size(axis) > 1) axes.push_back(axis);
+  }
+  const bool scatters = std::all_of(
+      parameter.shard_axes().begin(), parameter.shard_axes().end(),
+      [&](int axis) { return mesh.shape().size(axis) == 1 || from.placement(axis).IsPartial(); });
+  if (axes.size() > 1 && scatters) {
+    Layout scattered = to;
+    for (int axis = 0; axis < mesh.shape().num_axes(); ++axis) {
+      if (from.placement(axis).IsPartial() && !to.placement(axis).IsShard())
+        scattered = scattered.With(axis, Partial());
+    }
+    steps.push_back({StepKind::kReduceScatter, axes, from, scattered});
+    from = scattered;
+  }
+  const int64_t element_bytes = SizeOf(parameter.gradient().dtype());
+  for (const Step& step : MakePlan(from, to, {.element_bytes = element_bytes}).steps) {
+    if (shardmesh::internal::GroupOf(mesh, step.axes).size() > 1) steps.push_back(step);
+  }
+  return steps;
+}
+
+}  // namespace
+
+Reduction::Reduction(const DeviceMesh& mesh, const std::string& unit,
+                     std::vector<UnitParameter*> parameters)
+    : mesh_(mesh) {
+  std::vector<nn::Parameter> named;
+  for (UnitParameter* parameter : parameters) {
+    Entry entry;
+    entry.parameter = parameter;
+    entry.steps = StepsOf(mesh, *parameter);
+    entry.value = parameter->gradient().Take();
+    num_phases_ = std::max(num_phases_, entry.steps.size());
+    entries_.push_back(std::move(entry));
+    named.push_back(parameter->parameter());
+  }
+  op_ = CollectiveName("fsdp_reduce", unit, named);
+  Post(0);
+}
+
+void Reduction::Finish() {
+  for (size_t phase = 0; phase < num_phases_; ++phase) {
+    if (phase > 0) Post(phase);
+    for (Work& work : works_) work.Wait();
+    works_.clear();
+    for (Entry& entry : entries_) {
+      if (entry.target) entry.value = std::exchange(entry.target, Tensor());
+    }
+  }
+  for (Entry& entry : entries_) entry.parameter->AddReduced(std::move(entry.value));
+  entries_.clear();
+}
+
+void Reduction::Abandon() {
+  for (Work& work : works_) {
+    try {
+      work.Wait();
+    } catch (...) {
+      // The world has failed; the first cause is on its way already.
+    }
+  }
+  works_.clear();
+  entries_.clear();
+}
+
+// Steps of the same kind over the same group form one batched collective.
+void Reduction::Post(size_t phase) {
+  struct Batch {
+    std::vector<ReduceScatterItem> scatter;
+    std::vector<AllReduceItem> reduce;
+  };
+  std::map<std::pair<StepKind, std::vector<int>>, Batch> batches;
+  for (Entry& entry : entries_) {
+    if (phase >= entry.steps.size()) continue;
+    const Step& step = entry.steps[phase];
+    Batch& batch = batches[{step.kind, std::vector<int>(step.axes.begin(), step.axes.end())}];
+    if (step.kind == StepKind::kReduceScatter) {
+      entry.target = Tensor::Empty(mesh_.context(), step.to.LocalShape(mesh_.coord()),
+                                   entry.value.dtype(), MemoryCategory::kGradients);
+      batch.scatter.push_back(
+          shardmesh::internal::ScatterItem(mesh_, step, entry.value, entry.target));
+    } else if (step.kind == StepKind::kAllReduce) {
+      batch.reduce.push_back({entry.value, entry.value});
+    } else {
+      PostLocally(step, entry);
+    }
+  }
+  for (auto& [key, batch] : batches) {
+    const AxisList axes(key.second.begin(), key.second.end());
+    Communicator& group = shardmesh::internal::GroupOf(mesh_, axes);
+    if (!batch.scatter.empty())
+      works_.push_back(group.ReduceScatter(std::move(batch.scatter), ReduceOp::kSum, op_));
+    if (!batch.reduce.empty())
+      works_.push_back(group.AllReduce(std::move(batch.reduce), ReduceOp::kSum, op_));
+  }
+}
+
+// A gradient that is replicated along a shard axis needs only a local slice; rare.
+void Reduction::PostLocally(const Step& step, Entry& entry) {
+  ExecutionContext& context = mesh_.context();
+  entry.target = Tensor::Empty(context, step.to.LocalShape(mesh_.coord()), entry.value.dtype(),
+                               MemoryCategory::kGradients);
+  const Tensor moved =
+      shardmesh::internal::Move(Runtime::Of(mesh_), mesh_, entry.value, entry.value.dtype(),
+                                step.from, step.to, "fsdp_reduce");
+  ops::Copy(context, moved, entry.target);
+  Coordinator::Of(mesh_)->staging.staging_bytes += entry.target.Bytes();
+}
+
+}  // namespace shardmesh::fsdp::internal
