@@ -59,9 +59,18 @@ class Assignment {
     }
   }
 
-  Placement Of(const nn::Parameter& parameter) const {
+  /// What the plan says; else what an earlier call has placed, and replicated if none has.
+  Placement Of(const nn::Parameter& parameter, int axis) const {
+    const Placement before =
+        parameter.IsPlaced() ? parameter.layout().placement(axis) : Replicate();
     const auto found = placements_.find(parameter.id());
-    return found == placements_.end() ? Replicate() : found->second;
+    if (found == placements_.end()) return before;
+    if (!before.IsReplicate() && !(before == found->second)) {
+      ThrowInvalid("Parallelize: the plan makes ", found->second.ToString(), " of parameter ",
+                   parameter.ToString(), ", which is ", before.ToString(),
+                   " along that axis already");
+    }
+    return found->second;
   }
 
  private:
@@ -98,14 +107,17 @@ void Parallelize(nn::Module& module, const DeviceMesh& mesh, std::string_view ax
     assignment.Add(match, match.style->PlaceParameters(*match.target.module,
                                                        Shown(match.target.name), mesh, axis));
   }
-
-  // All checks passed; changes begin here.
-  for (nn::Parameter& parameter : parameters) {
+  std::vector<Layout> layouts;
+  for (const nn::Parameter& parameter : parameters) {
     const Layout layout = parameter.IsPlaced()
                               ? parameter.layout()
                               : Layout::Replicated(mesh.shape(), parameter.shape());
-    parameter.Place(mesh, layout.With(axis, assignment.Of(parameter)));
+    const Placement placement = assignment.Of(parameter, axis);
+    layouts.push_back(layout.placement(axis) == placement ? layout : layout.With(axis, placement));
   }
+
+  // All checks passed; changes begin here.
+  for (size_t i = 0; i < parameters.size(); ++i) parameters[i].Place(mesh, layouts[i]);
   for (const Match& match : matches) {
     match.style->Apply(*match.target.module, Shown(match.target.name), mesh, axis);
   }

@@ -30,13 +30,15 @@ struct PlanEntry {
 };
 using Plan = std::vector<PlanEntry>;
 
-/// Applies the plan. Parameters that it does not name are replicated along `axis`; placements along
-/// other axes of the mesh stay. Call it before FullyShard and before the first forward.
+/// Applies the plan. Parameters that it does not name stay as an earlier call has placed them along
+/// `axis`, and are replicated if none has: a model may be parallelised by parts, in any order.
+/// Placements along other axes of the mesh stay. Call it before FullyShard and before the first
+/// forward.
 /// Local, or collective if parameters already have values.
 /// Errors: throws Error(kInvalidArgument) before anything is changed, naming the pattern that
 /// matches nothing, the module that does not fit its style, heads that the axis does not divide
-/// (module, number of heads, axis size), or a parameter that is on another mesh or would be placed
-/// in two ways.
+/// (module, number of heads, axis size), or a parameter that is on another mesh, would be placed in
+/// two ways, or is sharded otherwise along `axis` already.
 void Parallelize(nn::Module& module, const DeviceMesh& mesh, std::string_view axis,
                  const Plan& plan);
 

@@ -133,6 +133,28 @@ TEST(Parallelize, KeepsWhatOtherAxesDoAndMovesValues) {
   });
 }
 
+TEST(Parallelize, ByPartsKeepsWhatAnEarlierCallHasSharded) {
+  for (const bool root_first : {false, true}) {
+    OnRanks({{"tp", 2}}, [&](const DeviceMesh& mesh) {
+      Net net;
+      const auto part = [&] { Parallelize(net.up, mesh, "tp", {{"", Colwise()}}); };
+      if (!root_first) part();
+      Parallelize(net, mesh, "tp", {{"down", Rowwise()}});
+      if (root_first) part();
+      EXPECT_EQ(net.up.weight().layout().placement(0), Shard(0));
+      EXPECT_EQ(net.up.bias().layout().placement(0), Shard(0));
+      EXPECT_EQ(net.down.weight().layout().placement(0), Shard(1));
+      EXPECT_EQ(net.embed.weight().layout().placement(0), Replicate());
+      const std::string message = MessageOf([&] {
+        Parallelize(net, mesh, "tp", {{"up", Rowwise()}});
+      });
+      EXPECT_THAT(message, AllOf(HasSubstr("the plan makes S(1) of parameter up.weight"),
+                                 HasSubstr("which is S(0) along that axis already")));
+      EXPECT_EQ(net.up.weight().layout().placement(0), Shard(0));
+    });
+  }
+}
+
 TEST(Parallelize, RefusesAPlanThatDoesNotFitAndChangesNothing) {
   OnRanks({{"dp", 1}, {"tp", 2}}, [](const DeviceMesh& mesh) {
     Net net;
