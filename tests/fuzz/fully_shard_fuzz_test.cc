@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random module trees in random units, and random lives of them (training, evaluation, freezing,
+// hooks, exceptions, micro-batches, changing routes, dropped graphs), on meshes against one rank
+// without FullyShard: the same losses, gradients and parameters, and nothing left gathered that the
+// units' options do not say.
+//
+//   fully_shard_fuzz_test --minutes=20 --from=1000    # programs of seeds 1000, 1001, ..
+//   fully_shard_fuzz_test --seed=7                    # one program, as a failure prints it
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "gtest/gtest.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/comm/run_ranks.h"
+#include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/dtensor/testing/global_value.h"
+#include "shardmesh/fsdp/fully_shard.h"
+#include "shardmesh/nn/linear.h"
+#include "shardmesh/optim/clip.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh::fsdp {
+namespace {
+
+using shardmesh::testing::Random;
+
+double minutes = 0.6;
+uint64_t first_seed = 1;
+bool one_program = false;
+
+constexpr int64_t kFeatures = 5;
+constexpr int64_t kRows = 6;
+constexpr double kTolerance = 1e-9;
+
+// Throws at one point that it comes to; counts them.
+struct Fuse {
+  int points_left = -1;  // None throws.
+  void Pass() {
+    if (points_left >= 0 && points_left-- == 0) throw std::runtime_error("the fuse");
+  }
+};
+
+// x + 0.5 down(tanh(up(x))), then the children that the route names, in its order.
+class Branch : public nn::Module {
+ public:
+  Branch(int64_t width, const nn::Parameter* tied, Fuse& fuse)
+      : fuse_(fuse),
+        up_(tied == nullptr ? std::make_unique<nn::Linear>(kFeatures, width, Options())
+                            : std::make_unique<nn::Linear>(*tied, Options())),
+        down_(std::make_unique<nn::Linear>(up_->outputs(), kFeatures, Options())),
+        unused_(RegisterParameter("unused", {3}, DType::kF64, nn::Init::Normal(0, 1))) {
+    RegisterChild("up", *up_);
+    RegisterChild("down", *down_);
+  }
+  void Adopt(const std::string& name, std::shared_ptr<Branch> child) {
+    RegisterChild(name, *child);
+    children_.push_back(std::move(child));
+    route.push_back(static_cast<int>(children_.size()) - 1);
+  }
+  const nn::Linear& up() const { return *up_; }
+  const nn::Linear& down() const { return *down_; }
+  size_t num_children() const { return children_.size(); }
+
+  std::vector<int> route;
+  bool detaches = false;                   // Lets no gradient through to `up`.
+  std::optional<DTensor>* side = nullptr;  // Where a second result goes.
+
+ protected:
+  DTensor Forward(const Inputs& x) override {
+    fuse_.Pass();
+    DTensor hidden = Tanh((*up_)(x[0]));
+    if (side != nullptr) *side = Mean(Square(up_->weight().active()));
+    if (detaches) hidden = hidden.Detach();
+    DTensor y = Add(x[0], Mul((*down_)(hidden), 0.5));
+    for (int child : route) y = (*children_[child])(y);
+    fuse_.Pass();
+    if (fuse_.points_left < 0 || !y.RequiresGrad()) return y;
+    return WithBackwardCallback(y, [&fuse = fuse_] { fuse.Pass(); });
+  }
+
+ private:
+  static nn::LinearOptions Options() {
+    return {.bias = true, .dtype = DType::kF64, .weight_init = nn::Init::Normal(0, 0.4)};
+  }
+
+  Fuse& fuse_;
+  std::unique_ptr<nn::Linear> up_, down_;
+  nn::Parameter unused_;
+  std::vector<std::shared_ptr<Branch>> children_;
+};
+
+struct RunSetup {
+  MeshShape mesh;
+  bool is_sharded = true;
+};
+
+// One rank's run of the program of a seed. Decisions follow from the seed alone.
+class Program {
+ public:
+  Program(const DeviceMesh& mesh, bool is_sharded, uint64_t seed)
+      : mesh_(mesh), is_sharded_(is_sharded), random_(seed) {
+    if (is_sharded) SetReleasesOnOneRank(mesh, true);
+    Build();
+  }
+
+  using Seen = std::vector<std::pair<std::string, std::vector<double>>>;
+  Seen Run() {
+    const int64_t actions = 4 + random_.Below(8);
+    for (int64_t i = 0; i < actions; ++i) Act(i);
+    for (const nn::Parameter& parameter : root_->Parameters())
+      Note("final " + parameter.name(), parameter.data());
+    return std::move(seen_);
+  }
+
+ private:
+  // ---- building -------------------------------------------------------------------------------
+  void Build() {
+    root_ = MakeBranch(/*depth=*/0);
+    if (mesh_.shape().Has("tp")) PlaceAlongTp();
+    // Decided for every run alike, made where there is FullyShard.
+    for (const auto& branch : Bottomup()) {
+      FullyShardOptions options;
+      const int64_t kind = random_.Below(10);
+      if (kind == 0) options.strategy = Strategy::kShardGradOp;
+      if (kind == 1) options.strategy = Strategy::kOptimizerState;
+      if (kind == 2) options.strategy = Strategy::kReplicate;
+      if (kind == 3) options.reshard_after_forward = false;
+      if (kind == 4) options.reshard_after_forward = true;
+      const bool becomes_unit = branch == root_.get() ? random_.Below(4) > 0 : random_.Below(3) > 0;
+      if (mesh_.shape().Has("cp") && options.strategy != Strategy::kReplicate)
+        options.shard_axes = {"dp", "cp"};
+      if (!becomes_unit || !is_sharded_) continue;
+      // A tied parameter may be another unit's; then this one cannot be a unit.
+      const absl::Status status = Catch([&] { FullyShard(*branch, mesh_, options); });
+      EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
+      if (!status.ok()) continue;
+      has_units_ = true;
+      keeps_some_ |= kind < 4;
+    }
+    root_->PlaceReplicated(mesh_);
+    root_->Initialize(random_.Below(1000));
+  }
+
+  std::shared_ptr<Branch> MakeBranch(int depth) {
+    const nn::Parameter* tied = nullptr;
+    if (!weights_.empty() && random_.Below(8) == 0)
+      tied = &weights_[random_.Below(static_cast<int64_t>(weights_.size()))];
+    auto branch = std::make_shared<Branch>(2 + random_.Below(7), tied, fuse_);
+    weights_.push_back(branch->up().weight());
+    branch->detaches = random_.Below(10) == 0;
+    const int64_t children = depth == 0 ? 1 + random_.Below(4) : random_.Below(3 - depth);
+    for (int64_t i = 0; i < children; ++i)
+      branch->Adopt("child" + std::to_string(i), MakeBranch(depth + 1));
+    branches_.push_back(branch.get());
+    return branch;
+  }
+
+  // Children before parents: the order in which MakeBranch has finished them.
+  const std::vector<Branch*>& Bottomup() const { return branches_; }
+
+  void PlaceAlongTp() {
+    const int tp = mesh_.shape().Index("tp");
+    for (Branch* branch : branches_) {
+      nn::Parameter up = branch->up().weight(), bias = branch->up().bias();
+      nn::Parameter down = branch->down().weight();
+      const auto along = [&](const nn::Parameter& parameter, int dim) {
+        return Layout::Replicated(mesh_.shape(), parameter.shape()).With(tp, Shard(dim));
+      };
+      up.Place(mesh_, along(up, 0));
+      bias.Place(mesh_, along(bias, 0));
+      down.Place(mesh_, along(down, 1));
+    }
+  }
+
+  // ---- acting ---------------------------------------------------------------------------------
+  void Act(int64_t i) {
+    const std::string at = absl::StrCat("action ", i, ": ");
+    switch (random_.Below(13)) {
+      case 0: {
+        const NoGrad no_grad(mesh_);
+        Note(at + "evaluation", LossOf(random_.Below(100)));
+        ExpectReleased(at + "evaluation");
+        break;
+      }
+      case 1: {  // Frozen or thawed.
+        for (nn::Parameter parameter : root_->Parameters()) {
+          if (random_.Below(3) == 0) parameter.set_requires_grad(random_.Below(2) == 0);
+        }
+        break;
+      }
+      case 2: {  // Other routes, with repetitions.
+        Branch& branch = AnyBranch();
+        branch.route.clear();
+        const int64_t n = static_cast<int64_t>(branch.num_children());
+        for (int64_t k = 0; n > 0 && k < 1 + random_.Below(3); ++k)
+          branch.route.push_back(static_cast<int>(random_.Below(n)));
+        break;
+      }
+      case 3: {
+        nn::Parameter parameter = AnyParameter();
+        const double factor = random_.Below(3) == 0 ? 0.0 : 0.5;
+        if (!parameter.requires_grad()) break;
+        DTensor(parameter.data()).RegisterGradHook([factor](const DTensor& grad) {
+          return Mul(grad, factor);
+        });
+        break;
+      }
+      case 4:
+        FailInForward(at);
+        break;
+      case 5:
+        FailInBackward(at);
+        break;
+      case 6: {  // Two forwards, one or two backwards, in either order.
+        const DTensor a = LossOf(random_.Below(100)), b = LossOf(random_.Below(100));
+        const int64_t way = random_.Below(3);
+        if (way == 0) {
+          Differentiate(Add(a, b));
+        } else {
+          Differentiate(way == 1 ? a : b);
+          Differentiate(way == 1 ? b : a);
+        }
+        NoteGradients(at);
+        break;
+      }
+      case 7: {  // Dropped without a backward.
+        LossOf(random_.Below(100));
+        break;
+      }
+      case 8: {  // New values.
+        nn::Parameter parameter = AnyParameter();
+        const NoGrad no_grad(mesh_);
+        const DTensor other = Redistribute(Mul(parameter.data(), 0.75), parameter.layout());
+        if (random_.Below(2) == 0) {
+          parameter.SetData(other);
+        } else {
+          CopyInPlace(parameter.data(), other);
+        }
+        break;
+      }
+      case 9:
+        Window(at);
+        break;
+      case 10: {
+        AnyBranch().side = random_.Below(2) == 0 ? &side_ : nullptr;
+        break;
+      }
+      default: {
+        const DTensor loss = LossOf(random_.Below(100));
+        Note(at + "loss", loss);
+        Differentiate(loss);
+        Step(at);
+        break;
+      }
+    }
+  }
+
+  Branch& AnyBranch() { return *branches_[random_.Below(static_cast<int64_t>(branches_.size()))]; }
+  nn::Parameter AnyParameter() {
+    const std::vector<nn::Parameter> all = root_->Parameters();
+    return all[random_.Below(static_cast<int64_t>(all.size()))];
+  }
+
+  DTensor LossOf(int64_t batch) {
+    std::vector<Placement> placements;
+    for (const MeshAxis& axis : mesh_.shape().axes())
+      placements.push_back(axis.name == "tp" ? Replicate() : Shard(0));
+    const DTensor x = FromBoxes(
+        mesh_, {kRows, kFeatures}, DType::kF64, placements, [&](const Box& box, Tensor& local) {
+          ops::RandomNormal(mesh_.context(), {.seed = 5, .stream = static_cast<uint64_t>(batch)},
+                            {{kRows, kFeatures}, box.begin}, 0.0, 1.0, local);
+        });
+    side_.reset();
+    const DTensor loss = Mean(Square((*root_)(x)));
+    return side_ ? Add(loss, Mul(*side_, 0.1)) : loss;
+  }
+
+  void Differentiate(const DTensor& loss) {
+    if (loss.RequiresGrad()) Backward(loss);
+    if (loss.RequiresGrad()) ExpectReleased("a backward");
+  }
+
+  // Nothing may stay gathered where no unit's options keep it.
+  void ExpectReleased(const std::string& after) {
+    const Allocator& memory = *mesh_.context().allocator();
+    if (!keeps_some_) {
+      EXPECT_EQ(memory.stats(MemoryCategory::kUnshardedParameters).bytes, 0) << after;
+    }
+    if (!in_window_) {
+      EXPECT_EQ(memory.stats(MemoryCategory::kUnshardedGradients).bytes, 0) << after;
+    }
+  }
+
+  void Step(const std::string& at) {
+    Note(at + "norm", {optim::ClipGradNorm(root_->Parameters(), 1.0)});
+    NoteGradients(at);
+    for (const nn::Parameter& parameter : root_->Parameters()) {
+      DTensor data = parameter.data();
+      if (!data.grad()) continue;
+      const NoGrad no_grad(mesh_);
+      AddInPlace(data, Mul(data.grad(), -0.05));
+      data.ZeroGrad();
+    }
+  }
+
+  void FailInForward(const std::string& at) {
+    fuse_.points_left = static_cast<int>(random_.Below(6));
+    bool failed = false;
+    try {
+      const NoGrad no_grad(mesh_);
+      LossOf(1);
+    } catch (const std::runtime_error&) {
+      failed = true;
+    }
+    fuse_.points_left = -1;
+    Note(at + "failed", {failed ? 1.0 : 0.0});
+    ExpectReleased(at);
+  }
+
+  // The fuse burns in forward or in backward.
+  void FailInBackward(const std::string& at) {
+    fuse_.points_left = static_cast<int>(random_.Below(20));
+    int failed = 0;
+    try {
+      const DTensor loss = LossOf(2);
+      failed = 1;
+      if (loss.RequiresGrad()) Backward(loss);
+      failed = 2;
+    } catch (const std::runtime_error&) {
+    }
+    fuse_.points_left = -1;
+    Note(at + "failed", {static_cast<double>(failed)});
+    NoteGradients(at);
+    ExpectReleased(at);
+  }
+
+  void Sync(bool sync) {
+    if (has_units_) SetRequiresGradientSync(*root_, sync);
+  }
+
+  // Micro-batches of which the last reduces; perhaps one fails, and all begin again.
+  void Window(const std::string& at) {
+    const int64_t micros = 1 + random_.Below(3);
+    const bool fails = random_.Below(4) == 0;
+    in_window_ = true;
+    Sync(false);
+    for (int64_t i = 0; i < micros; ++i) Differentiate(LossOf(random_.Below(100)));
+    if (fails) {
+      fuse_.points_left = static_cast<int>(random_.Below(20));
+      try {
+        Differentiate(LossOf(3));
+      } catch (const std::runtime_error&) {
+      }
+      fuse_.points_left = -1;
+      if (has_units_) DiscardUnreducedGradients(*root_);
+      for (const nn::Parameter& parameter : root_->Parameters())
+        DTensor(parameter.data()).ZeroGrad();
+    }
+    Sync(true);
+    in_window_ = false;
+    const DTensor loss = LossOf(random_.Below(100));
+    // Where nothing is trained, what earlier micro-batches have made stays unreduced.
+    if (!loss.RequiresGrad()) {
+      if (has_units_) DiscardUnreducedGradients(*root_);
+      for (const nn::Parameter& parameter : root_->Parameters())
+        DTensor(parameter.data()).ZeroGrad();
+      return;
+    }
+    Differentiate(loss);
+    Step(at);
+  }
+
+  // ---- noting ---------------------------------------------------------------------------------
+  void Note(const std::string& name, const DTensor& x) {
+    Note(name, FullTensor(x).ToVector<double>());
+  }
+  void Note(const std::string& name, std::vector<double> values) {
+    seen_.push_back({name, std::move(values)});
+  }
+  void NoteGradients(const std::string& at) {
+    for (const nn::Parameter& parameter : root_->Parameters()) {
+      const DTensor& grad = parameter.data().grad();
+      const std::string name = at + "gradient of " + parameter.name();
+      if (grad) {
+        Note(name, grad);
+      } else {
+        Note(name + " (none)", std::vector<double>{});
+      }
+    }
+  }
+
+  DeviceMesh mesh_;
+  bool is_sharded_;
+  Random random_;
+  Fuse fuse_;
+  std::shared_ptr<Branch> root_;
+  std::vector<Branch*> branches_;
+  std::vector<nn::Parameter> weights_;
+  std::optional<DTensor> side_;
+  bool has_units_ = false;
+  bool keeps_some_ = false;
+  bool in_window_ = false;
+  Seen seen_;
+};
+
+Program::Seen RunOn(const RunSetup& setup, uint64_t seed) {
+  Program::Seen seen;
+  const absl::Status status =
+      RunRanks(static_cast<int>(setup.mesh.NumRanks()), [&](Communicator& world) {
+        Program program(DeviceMesh::Create(world, setup.mesh), setup.is_sharded, seed);
+        Program::Seen mine = program.Run();
+        if (world.rank() == 0) seen = std::move(mine);
+      });
+  EXPECT_TRUE(status.ok()) << status;
+  return seen;
+}
+
+// The first difference, or "".
+std::string Difference(const Program::Seen& expected, const Program::Seen& actual) {
+  for (size_t i = 0; i < expected.size() && i < actual.size(); ++i) {
+    const auto& [name, values] = expected[i];
+    if (actual[i].first != name || actual[i].second.size() != values.size())
+      return absl::StrCat(actual[i].first, " where ", name, " was expected");
+    double scale = 1e-6;
+    for (double value : values) scale = std::max(scale, std::abs(value));
+    for (size_t j = 0; j < values.size(); ++j) {
+      if (std::abs(actual[i].second[j] - values[j]) <= kTolerance * scale) continue;
+      return absl::StrCat(name, "[", j, "] is ", actual[i].second[j], ", expected ", values[j]);
+    }
+  }
+  return expected.size() == actual.size() ? "" : "one has seen more than the other";
+}
+
+const RunSetup kSetups[] = {{{{"dp", 1}}},
+                            {{{"dp", 2}}},
+                            {{{"dp", 3}}},
+                            {{{"dp", 2}, {"tp", 2}}},
+                            {{{"dp_replicate", 2}, {"dp", 2}}},
+                            {{{"dp", 2}, {"cp", 2}}}};
+
+TEST(FullyShardFuzz, ComputesWhatOneRankDoes) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(60 * minutes);
+  int64_t programs = 0, runs = 0;
+  for (uint64_t seed = first_seed; std::chrono::steady_clock::now() < end; ++seed) {
+    const Program::Seen expected = RunOn({{{"dp", 1}}, /*is_sharded=*/false}, seed);
+    for (const RunSetup& setup : kSetups) {
+      SCOPED_TRACE(absl::StrCat("repeat with --seed=", seed, ", on ", setup.mesh.ToString()));
+      const std::string difference = Difference(expected, RunOn(setup, seed));
+      EXPECT_EQ(difference, "");
+      ++runs;
+      if (::testing::Test::HasFailure()) return;
+    }
+    ++programs;
+    if (one_program) break;
+  }
+  std::cout << programs << " programs from seed " << first_seed << ", " << runs
+            << " runs on meshes, none differed\n";
+}
+
+}  // namespace
+}  // namespace shardmesh::fsdp
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view value = argv[i];
+    bool ok = false;
+    if (absl::ConsumePrefix(&value, "--minutes=")) {
+      ok = absl::SimpleAtod(value, &shardmesh::fsdp::minutes);
+    } else if (absl::ConsumePrefix(&value, "--from=")) {
+      ok = absl::SimpleAtoi(value, &shardmesh::fsdp::first_seed);
+    } else if (absl::ConsumePrefix(&value, "--seed=")) {
+      ok = absl::SimpleAtoi(value, &shardmesh::fsdp::first_seed);
+      shardmesh::fsdp::one_program = true;
+    }
+    if (!ok) {
+      std::cerr << "unexpected argument " << argv[i]
+                << "; expected --minutes=M, --from=N or --seed=N\n";
+      return 1;
+    }
+  }
+  return RUN_ALL_TESTS();
+}
