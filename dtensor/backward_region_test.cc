@@ -50,8 +50,7 @@ DTensor NoteGradient(DTensor x, std::string name, Events& events) {
 const MeshShape kOne = {{"dp", 1}};
 
 DTensor Leaf(const DeviceMesh& mesh) {
-  Random random(1);
-  return Place(mesh, {Replicate()}, RandomGlobal({3}, random)).SetRequiresGrad();
+  return Place(mesh, {Replicate()}, Values({3}, 1)).SetRequiresGrad();
 }
 
 TEST(BackwardRegion, IsEnteredBeforeItsLastOpAndLeftAfterItsFirst) {

@@ -23,11 +23,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Total = CommTrace::Total;
 
-GlobalValue Values(const Dims& shape, uint64_t seed) {
-  Random random(seed);
-  return RandomGlobal(shape, random);
-}
-
 // Elements of rank `rank`'s box of `layout`.
 int64_t BoxElements(const Layout& layout, int64_t rank) {
   return layout.LocalBox(layout.mesh().CoordOf(rank)).NumElements();

@@ -20,11 +20,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-GlobalValue Values(const Dims& shape, uint64_t seed) {
-  Random random(seed);
-  return RandomGlobal(shape, random);
-}
-
 // A training step with numbers that differ from step to step: scalars, slices' starts, seeds, data.
 void Step(const DeviceMesh& mesh, std::vector<DTensor>& weights, int64_t step) {
   const auto number = static_cast<double>(step);

@@ -25,11 +25,6 @@ using ::testing::HasSubstr;
 const MeshShape kOne = {{"one", 1}};
 const MeshShape kTwo = {{"x", 2}};
 
-GlobalValue Values(const Dims& shape, uint64_t seed) {
-  Random random(seed);
-  return RandomGlobal(shape, random);
-}
-
 std::vector<double> Times(const GlobalValue& value, double factor) {
   std::vector<double> result = value.values;
   for (double& v : result) v *= factor;

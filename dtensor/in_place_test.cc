@@ -25,11 +25,6 @@ using ::testing::HasSubstr;
 const MeshShape kOne = {{"x", 1}};
 const MeshShape kTwo = {{"x", 2}};
 
-GlobalValue Values(const Dims& shape, uint64_t seed) {
-  Random random(seed);
-  return RandomGlobal(shape, random);
-}
-
 std::vector<double> Whole(const DTensor& x) { return FullTensor(x).ToVector<double>(); }
 
 TEST(InPlace, OpsKeepTheLayoutWhateverTheLayoutOfTheOperand) {

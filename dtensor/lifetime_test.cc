@@ -25,11 +25,6 @@ using ::testing::HasSubstr;
 const MeshShape kOne = {{"one", 1}};
 const MeshShape kTwo = {{"x", 2}};
 
-GlobalValue Values(const Dims& shape, uint64_t seed) {
-  Random random(seed);
-  return RandomGlobal(shape, random);
-}
-
 // ---- leaves and graphs --------------------------------------------------------------------------
 
 TEST(Lifetime, BackwardOutlivesTheHandlesOfItsLeaves) {

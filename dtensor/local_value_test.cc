@@ -26,11 +26,6 @@ using ::testing::Not;
 const MeshShape kTwo = {{"x", 2}};
 const MeshShape kFour = {{"x", 4}};
 
-GlobalValue Values(const Dims& shape, uint64_t seed) {
-  Random random(seed);
-  return RandomGlobal(shape, random);
-}
-
 Tensor Local(const DeviceMesh& mesh, const Dims& shape, double value) {
   return ops::Full(mesh.context(), shape, DType::kF64, value);
 }

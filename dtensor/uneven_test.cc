@@ -24,11 +24,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-GlobalValue Values(const Dims& shape, uint64_t seed) {
-  Random random(seed);
-  return RandomGlobal(shape, random);
-}
-
 std::vector<double> Whole(const DTensor& x) { return FullTensor(x).ToVector<double>(); }
 
 TEST(UnevenShards, RoundTripWithoutPadding) {

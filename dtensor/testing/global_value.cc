@@ -118,6 +118,11 @@ GlobalValue RandomGlobal(const Dims& shape, Random& random, double low, double h
   return value;
 }
 
+GlobalValue Values(const Dims& shape, uint64_t seed) {
+  Random random(seed);
+  return RandomGlobal(shape, random);
+}
+
 GlobalValue RandomAwayFromZero(const Dims& shape, Random& random, double low, double high) {
   GlobalValue value = RandomGlobal(shape, random, low, high);
   for (double& v : value.values) v = random.Below(2) == 0 ? v : -v;

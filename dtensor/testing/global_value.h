@@ -50,6 +50,8 @@ struct GlobalValue {
 /// Multiples of 1/256 in [low, high), so that sums of a few are exact and a Partial value is what
 /// its summands add up to, bit for bit.
 GlobalValue RandomGlobal(const Dims& shape, Random& random, double low = -2, double high = 2);
+/// The same from random bits of its own.
+GlobalValue Values(const Dims& shape, uint64_t seed);
 /// Magnitudes in [low, high), of either sign.
 GlobalValue RandomAwayFromZero(const Dims& shape, Random& random, double low, double high);
 /// Integers in [low, high).
