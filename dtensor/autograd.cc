@@ -373,13 +373,18 @@ class Engine : public BackwardRun {
   // Every use has delivered.
   void Complete(Leaf& leaf, LeafState& state) {
     if (!state.grad) return;
-    if (leaf.sink == nullptr) {
-      // In the leaf's layout, whatever the formulas found cheapest.
-      state.grad = internal::MoveTo(state.grad, leaf.layout.PartialAsReplicate(), kAccumulate.name);
-    }
+    // In the leaf's layout, whatever the formulas or hooks found cheapest.
+    const auto move = [&] {
+      const Layout& delivered = leaf.layout.PartialAsReplicate();
+      if (leaf.sink != nullptr || state.grad.layout() == delivered) return;
+      state.grad = internal::MoveTo(state.grad, delivered, kAccumulate.name);
+    };
+    move();
     runtime_.partial_precision = PartialPrecision::kAccumulator;
-    for (size_t i = 0; i < leaf.hooks.size(); ++i)
+    for (size_t i = 0; i < leaf.hooks.size(); ++i) {
       state.grad = RunHook(leaf.hooks[i], std::move(state.grad));
+      move();
+    }
     if (leaf.sink != nullptr) {
       IntoSink(*leaf.sink, state.grad);
       state.grad = DTensor();

@@ -395,6 +395,43 @@ TEST(SetGrad, TakesOnlyWhatFits) {
   });
 }
 
+// An op may choose another placement along an axis of one rank, or, in a hook, along any.
+TEST(GradHook, MayReturnAnotherLayoutThanTheLeafs) {
+  const GlobalValue start = Values({4, 3}, 50);
+  for (const MeshShape& shape : {MeshShape{{"x", 1}}, MeshShape{{"x", 2}}}) {
+    OnMesh(shape, [&](const DeviceMesh& mesh) {
+      const DTensor leaf = Place(mesh, {Shard(0)}, start).SetRequiresGrad();
+      DTensor(leaf).RegisterGradHook(
+          [](const DTensor& grad) { return Redistribute(Mul(grad, 2.0), {Replicate()}); });
+      Backward(Sum(leaf));
+      EXPECT_EQ(leaf.grad().layout(), leaf.layout());
+      EXPECT_EQ(FullGrad(leaf), std::vector<double>(12, 2));
+    });
+  }
+}
+
+TEST(ReadAs, ChangesAxesOfOneRankAlone) {
+  OnMesh({{"one", 1}, {"x", 2}}, [&](const DeviceMesh& mesh) {
+    const DTensor x = Place(mesh, {Replicate(), Shard(0)}, Values({4, 3}, 51)).SetRequiresGrad();
+    const auto layout = [&](const Placement& one, const Placement& two) {
+      return Layout::Make(mesh.shape(), {one, two}, {4, 3});
+    };
+    const DTensor y = ReadAs(x, layout(Shard(1), Shard(0)));
+    ASSERT_TRUE(y);
+    EXPECT_EQ(y.layout(), layout(Shard(1), Shard(0)));
+    EXPECT_EQ(y.local().storage(), x.local().storage());
+    EXPECT_FALSE(y.RequiresGrad());
+    EXPECT_FALSE(ReadAs(x, layout(Replicate(), Replicate())));
+    EXPECT_FALSE(ReadAs(x, layout(Replicate(), Shard(1))));
+    DTensor(x).SetGrad(y);
+    EXPECT_EQ(x.grad().layout(), x.layout());
+    EXPECT_THAT(ErrorOf([&] {
+                  DTensor(x).SetGrad(Redistribute(x, {Replicate(), Replicate()}));
+                }),
+                HasSubstr("does not fit"));
+  });
+}
+
 TEST(SetRequiresGrad, IsForFloatingLeaves) {
   OnMesh(kOne, [&](const DeviceMesh& mesh) {
     DTensor leaf = Place(mesh, {Replicate()}, Values({3}, 33)).SetRequiresGrad();

@@ -82,9 +82,14 @@ void DTensor::SetGrad(DTensor grad) {
   if (grad) {
     internal::CheckUsable("SetGrad", *this);
     internal::CheckTogether("SetGrad", *this, grad);
-    if (!(grad.layout() == layout().PartialAsReplicate()) || grad.dtype() != dtype()) {
-      ThrowInvalid("SetGrad: gradient ", grad.ToString(), " does not fit ", ToString());
+    const Layout expected = layout().PartialAsReplicate();
+    if (!(grad.layout() == expected)) {
+      DTensor read = ReadAs(grad, expected);
+      if (!read) ThrowInvalid("SetGrad: gradient ", grad.ToString(), " does not fit ", ToString());
+      grad = std::move(read);
     }
+    if (grad.dtype() != dtype())
+      ThrowInvalid("SetGrad: gradient ", grad.ToString(), " does not fit ", ToString());
   }
   impl.grad = grad ? internal::SoleOwner(std::move(grad)) : DTensor();
 }

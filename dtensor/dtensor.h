@@ -74,7 +74,7 @@ class DTensor {
   /// Replaces the gradient; no tensor clears it. A tensor that has other handles, or shares its
   /// memory, is copied: what later Backwards add to the gradient shows in no other tensor.
   /// Errors: throws Error(kInvalidArgument) if `grad` is not of this tensor's dtype, layout
-  /// (Partial read as Replicate), rank and mesh.
+  /// (Partial read as Replicate; as by ReadAs), rank and mesh.
   void SetGrad(DTensor grad);
   void ZeroGrad() { SetGrad(DTensor()); }
   /// The same values outside the graph; shares storage.
@@ -162,6 +162,11 @@ DTensor Zeros(const DeviceMesh& mesh, const Dims& shape, DType dtype,
 /// mesh, or if it makes a bool Partial.
 DTensor Redistribute(const DTensor& x, const std::vector<Placement>& placements);
 DTensor Redistribute(const DTensor& x, const Layout& layout);
+
+/// The same tensor, outside the graph and sharing its memory, in a layout that differs along axes
+/// of one rank at most; no tensor if another axis would have to change. Such axes decide nothing:
+/// what an op has made there need not be what a leaf has. Local.
+DTensor ReadAs(const DTensor& x, const Layout& layout);
 
 /// The whole tensor, the same on every rank. Outside the graph. Collective over the mesh.
 Tensor FullTensor(const DTensor& x);

@@ -244,6 +244,19 @@ DTensor Redistribute(const DTensor& x, const Layout& layout) {
   return y;
 }
 
+DTensor ReadAs(const DTensor& x, const Layout& layout) {
+  internal::CheckUsable("ReadAs", x);
+  const internal::DTensorImpl& impl = *x.impl();
+  if (layout.mesh() != impl.layout.mesh() || layout.global_shape() != x.shape()) return {};
+  for (const Step& step :
+       impl.runtime->GetPlan(impl.layout, layout, SizeOf(impl.local.dtype())).steps) {
+    for (int axis : step.axes) {
+      if (layout.mesh().size(axis) > 1) return {};
+    }
+  }
+  return internal::MoveTo(x, layout, "read_as", impl.may_write);
+}
+
 Tensor FullTensor(const DTensor& x) {
   internal::CheckUsable("FullTensor", x);
   const Layout whole = Layout::Replicated(x.layout().mesh(), x.shape());
