@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/ops.h"
+#include "shardmesh/optim/sgd.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::fsdp::testing {
@@ -162,14 +163,6 @@ void ExpectSameOnEachMesh(const std::function<void(Lab&, Numbers&)>& program,
   });
 }
 
-void SgdStep(nn::Module& module, double lr) {
-  for (const nn::Parameter& parameter : module.Parameters()) {
-    DTensor data = parameter.data();
-    if (!data.grad()) continue;
-    const NoGrad no_grad(data.mesh());
-    AddInPlace(data, Mul(data.grad(), -lr));
-    data.ZeroGrad();
-  }
-}
+void SgdStep(nn::Module& module, double lr) { optim::Sgd(module.Parameters(), {.lr = lr}).Step(); }
 
 }  // namespace shardmesh::fsdp::testing

@@ -107,7 +107,7 @@ void OnEachMesh(const LabOptions& options, const std::function<void(Lab&)>& prog
 void ExpectSameOnEachMesh(const std::function<void(Lab&, Numbers&)>& program,
                           const LabOptions& options = {});
 
-/// p -= lr * grad for every parameter of `module` with a gradient, which is cleared.
+/// One step of plain SGD.
 void SgdStep(nn::Module& module, double lr);
 
 }  // namespace shardmesh::fsdp::testing

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -18,9 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/comm/run_ranks.h"
@@ -30,16 +29,16 @@
 #include "shardmesh/fsdp/fully_shard.h"
 #include "shardmesh/nn/linear.h"
 #include "shardmesh/optim/clip.h"
+#include "shardmesh/optim/sgd.h"
 #include "shardmesh/tensor/ops.h"
+#include "shardmesh/tests/fuzz/seed_flags.h"
 
 namespace shardmesh::fsdp {
 namespace {
 
 using shardmesh::testing::Random;
 
-double minutes = 0.6;
-uint64_t first_seed = 1;
-bool one_program = false;
+shardmesh::testing::SeedFlags flags;
 
 constexpr int64_t kFeatures = 5;
 constexpr int64_t kRows = 6;
@@ -307,13 +306,7 @@ class Program {
   void Step(const std::string& at) {
     Note(at + "norm", {optim::ClipGradNorm(root_->Parameters(), 1.0)});
     NoteGradients(at);
-    for (const nn::Parameter& parameter : root_->Parameters()) {
-      DTensor data = parameter.data();
-      if (!data.grad()) continue;
-      const NoGrad no_grad(mesh_);
-      AddInPlace(data, Mul(data.grad(), -0.05));
-      data.ZeroGrad();
-    }
+    optim::Sgd(root_->Parameters(), {.lr = 0.05}).Step();
   }
 
   void FailInForward(const std::string& at) {
@@ -452,9 +445,10 @@ const RunSetup kSetups[] = {{{{"dp", 1}}},
                             {{{"dp", 2}, {"cp", 2}}}};
 
 TEST(FullyShardFuzz, ComputesWhatOneRankDoes) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(60 * minutes);
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(60 * flags.minutes);
   int64_t programs = 0, runs = 0;
-  for (uint64_t seed = first_seed; std::chrono::steady_clock::now() < end; ++seed) {
+  for (uint64_t seed = flags.first_seed; std::chrono::steady_clock::now() < end; ++seed) {
     const Program::Seen expected = RunOn({{{"dp", 1}}, /*is_sharded=*/false}, seed);
     for (const RunSetup& setup : kSetups) {
       SCOPED_TRACE(absl::StrCat("repeat with --seed=", seed, ", on ", setup.mesh.ToString()));
@@ -464,9 +458,9 @@ TEST(FullyShardFuzz, ComputesWhatOneRankDoes) {
       if (::testing::Test::HasFailure()) return;
     }
     ++programs;
-    if (one_program) break;
+    if (flags.one_program) break;
   }
-  std::cout << programs << " programs from seed " << first_seed << ", " << runs
+  std::cout << programs << " programs from seed " << flags.first_seed << ", " << runs
             << " runs on meshes, none differed\n";
 }
 
@@ -475,22 +469,6 @@ TEST(FullyShardFuzz, ComputesWhatOneRankDoes) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view value = argv[i];
-    bool ok = false;
-    if (absl::ConsumePrefix(&value, "--minutes=")) {
-      ok = absl::SimpleAtod(value, &shardmesh::fsdp::minutes);
-    } else if (absl::ConsumePrefix(&value, "--from=")) {
-      ok = absl::SimpleAtoi(value, &shardmesh::fsdp::first_seed);
-    } else if (absl::ConsumePrefix(&value, "--seed=")) {
-      ok = absl::SimpleAtoi(value, &shardmesh::fsdp::first_seed);
-      shardmesh::fsdp::one_program = true;
-    }
-    if (!ok) {
-      std::cerr << "unexpected argument " << argv[i]
-                << "; expected --minutes=M, --from=N or --seed=N\n";
-      return 1;
-    }
-  }
+  if (!shardmesh::fsdp::flags.Parse(argc, argv)) return EXIT_FAILURE;
   return RUN_ALL_TESTS();
 }

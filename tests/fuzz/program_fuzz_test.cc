@@ -22,9 +22,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/comm/run_ranks.h"
@@ -33,13 +31,12 @@
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/testing/global_value.h"
 #include "shardmesh/tensor/ops.h"
+#include "shardmesh/tests/fuzz/seed_flags.h"
 
 namespace shardmesh::testing {
 namespace {
 
-double minutes = 0.6;
-uint64_t first_seed = 1;
-bool one_program = false;
+SeedFlags flags;
 
 constexpr int kTrainable = 3;  // Leaves that require a gradient; two more do not.
 constexpr int kLeaves = kTrainable + 2;
@@ -555,10 +552,11 @@ absl::Status RunOn(const MeshShape& shape, const Program& program, const std::ve
 }
 
 TEST(ProgramFuzz, ComputesOnAnyMeshWhatItComputesOnOneRank) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(60 * minutes);
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(60 * flags.minutes);
   int64_t programs = 0, failures = 0;
-  for (uint64_t seed = first_seed; failures < 5; ++seed) {
-    if (std::chrono::steady_clock::now() >= end && !one_program) break;
+  for (uint64_t seed = flags.first_seed; failures < 5; ++seed) {
+    if (std::chrono::steady_clock::now() >= end && !flags.one_program) break;
     const Program program = MakeProgram(seed);
     const ::testing::AssertionResult result = Check(program);
     ++programs;
@@ -566,7 +564,7 @@ TEST(ProgramFuzz, ComputesOnAnyMeshWhatItComputesOnOneRank) {
       ++failures;
       ADD_FAILURE() << ToString(program) << "\n" << result.message();
     }
-    if (one_program) break;
+    if (flags.one_program) break;
   }
   std::cout << programs << " programs, " << failures << " failures\n";
   EXPECT_GT(programs, 0);
@@ -577,24 +575,6 @@ TEST(ProgramFuzz, ComputesOnAnyMeshWhatItComputesOnOneRank) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view value = argv[i];
-    bool ok = true;
-    if (absl::ConsumePrefix(&value, "--minutes=")) {
-      ok = absl::SimpleAtod(value, &shardmesh::testing::minutes);
-    } else if (absl::ConsumePrefix(&value, "--seed=")) {
-      ok = absl::SimpleAtoi(value, &shardmesh::testing::first_seed);
-      shardmesh::testing::one_program = true;
-    } else if (absl::ConsumePrefix(&value, "--from=")) {
-      ok = absl::SimpleAtoi(value, &shardmesh::testing::first_seed);
-    } else {
-      ok = false;
-    }
-    if (!ok) {
-      std::cerr << "unknown argument " << argv[i]
-                << "; expected --minutes=M, --from=N or --seed=N\n";
-      return EXIT_FAILURE;
-    }
-  }
+  if (!shardmesh::testing::flags.Parse(argc, argv)) return EXIT_FAILURE;
   return RUN_ALL_TESTS();
 }
