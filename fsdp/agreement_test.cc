@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "shardmesh/base/error.h"
 #include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/comm_trace.h"
 #include "shardmesh/dtensor/ops.h"
@@ -102,6 +103,28 @@ TEST(Agreement, ReplicasThatDifferAreNamedAtTheFirstForward) {
                     HasSubstr("has other values on rank 2 than on rank 0")));
   EXPECT_THAT(RunWithOneOtherReplica({{"dp", 2}, {"tp", 2}}, "head.bias"),
               AllOf(HasSubstr("parameter head.bias"), HasSubstr("on rank 1 than on rank 0")));
+}
+
+// All ranks of the group find the difference, so a program may catch it; it is not forgotten.
+TEST(Agreement, ReplicasThatDifferAreRefusedUntilTheyAgree) {
+  const absl::Status status = RunRanks(2, [](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp_replicate", 2}, {"dp", 1}});
+    Tower tower({5});
+    FullyShard(tower, mesh);
+    tower.Initialize(1);
+    Tensor local = tower.head.weight().data().local();
+    double* const value = local.mutable_data<double>();
+    const double original = value[0];
+    value[0] += world.rank();
+    const DTensor x = Full(mesh, {4, kFeatures}, DType::kF64, 0.5, {Replicate(), Replicate()});
+    for (int i = 0; i < 2; ++i) {
+      const absl::Status refused = Catch([&] { tower(x); });
+      EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << i << ": " << refused;
+    }
+    value[0] = original;
+    tower(x);
+  });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(Agreement, ReplicasAreComparedOnce) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/fsdp/internal/coordinator.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "shardmesh/base/error.h"
@@ -36,13 +35,14 @@ void Coordinator::BeginCall(const std::shared_ptr<Unit>& unit, nn::Module& modul
             "FullyShard: a backward that threw took with it the gradients that earlier "
             "micro-batches had accumulated without synchronisation; start the accumulation again");
     }
-    if (!std::exchange(model.has_compared_replicas, true)) nn::CheckReplicas(module.Outermost());
+    if (!model.has_compared_replicas) nn::CheckReplicas(Outermost(module));
+    model.has_compared_replicas = true;
   }
   if (prefetched_.lock() != unit) ReleasePrefetched();
   prefetched_.reset();
   order_.push_back(unit);
-  // A forward that leaves out or adds calls is followed where it comes back to the order of the
-  // last one.
+  // One that leaves out calls of the last forward is followed on; one that goes another way is
+  // followed no more.
   const std::vector<std::weak_ptr<Unit>>& last = model_->order;
   for (size_t i = position_; i < last.size(); ++i) {
     if (last[i].lock() != unit) continue;
@@ -90,8 +90,7 @@ void Coordinator::ReleasePrefetched() {
 
 void Coordinator::Join(Unit& unit) {
   models_.insert(unit.model());
-  const std::shared_ptr<Unit> self = unit.shared_from_this();
-  if (std::find(joined_.begin(), joined_.end(), self) == joined_.end()) joined_.push_back(self);
+  joined_.insert(unit.shared_from_this());
   JoinBackward(unit.mesh(), shared_from_this());
 }
 

@@ -193,6 +193,15 @@ void SetRequiresGradientSync(nn::Module& root, bool sync) {
     unit->sync = sync;
 }
 
+NoSync::NoSync(nn::Module& root) {
+  for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "NoSync"))
+    before_.push_back({unit, std::exchange(unit->sync, false)});
+}
+
+NoSync::~NoSync() {
+  for (const Before& before : before_) before.unit->sync = before.sync;
+}
+
 void DiscardUnreducedGradients(nn::Module& root) {
   for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "DiscardUnreducedGradients")) {
     unit->DiscardGradients();

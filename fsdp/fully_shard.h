@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,10 @@
 #include "shardmesh/nn/module.h"
 
 namespace shardmesh::fsdp {
+
+namespace internal {
+class Unit;
+}
 
 struct MixedPrecision {
   /// Parameters are gathered and used in this dtype; the shards stay in the parameter's own dtype.
@@ -92,16 +97,21 @@ void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
 /// Errors: throws Error(kFailedPrecondition) if there is no such unit.
 void SetRequiresGradientSync(nn::Module& root, bool sync);
 
-/// No synchronisation while it lives, as by SetRequiresGradientSync(root, false).
+/// No synchronisation while it lives, as by SetRequiresGradientSync(root, false); then each unit is
+/// as it was. May be nested, and outlive the module.
 class NoSync {
  public:
-  explicit NoSync(nn::Module& root) : root_(root) { SetRequiresGradientSync(root, false); }
-  ~NoSync() { SetRequiresGradientSync(root_, true); }
+  explicit NoSync(nn::Module& root);
+  ~NoSync();
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
 
  private:
-  nn::Module& root_;
+  struct Before {
+    std::shared_ptr<internal::Unit> unit;
+    bool sync;
+  };
+  std::vector<Before> before_;
 };
 
 /// Drops the gradients that backwards without synchronisation have accumulated in the units of

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -70,6 +71,27 @@ TEST(MicroBatches, AreRefusedByNameWhileTheyAreNotReduced) {
     Backward(lab.Loss(1));
     EXPECT_GT(optim::ClipGradNorm(lab.tower->Parameters(), 1.0), 0);
     adamw.Step();
+  });
+}
+
+TEST(MicroBatches, OfNestedNoSyncsEndWithTheOutermost) {
+  OnEachMesh({}, [](Lab& lab) {
+    const nn::Parameter head = lab.tower->head.weight(), inner = lab.block(1).up.weight();
+    {
+      NoSync outer(*lab.tower);
+      { NoSync nested(lab.block(1)); }
+      Backward(lab.Loss(0));
+      EXPECT_TRUE(inner.HasUnreducedGradient());
+      EXPECT_TRUE(head.HasUnreducedGradient());
+    }
+    SetRequiresGradientSync(lab.block(1), false);
+    { NoSync again(*lab.tower); }
+    Backward(lab.Loss(1));
+    EXPECT_TRUE(inner.HasUnreducedGradient()) << "as it was";
+    EXPECT_FALSE(head.HasUnreducedGradient());
+    auto outlives = std::make_unique<NoSync>(*lab.tower);
+    lab.tower.reset();
+    outlives.reset();
   });
 }
 

@@ -92,7 +92,7 @@ TEST(GradientHooks, OfTheDataSeeTheReducedShardOnceABackward) {
         ++calls;
         EXPECT_EQ(grad.layout(), parameter.data().layout());
         in_hooks[parameter.name()] = Mul(grad, 1.0);
-        return Redistribute(Mul(grad, -2.0), grad.layout());
+        return Mul(grad, -2.0);
       });
     }
     for (int step = 0; step < 2; ++step) {
@@ -152,7 +152,7 @@ TEST(ParameterIdentity, SetGradAddsToWhatBackwardBrings) {
   ExpectSameOnEachMesh([](Lab& lab, Numbers& seen) {
     Backward(lab.Loss(0));
     DTensor data = lab.block(0).down.weight().data();
-    data.SetGrad(Redistribute(Mul(data.grad(), -0.5), data.layout()));
+    data.SetGrad(Mul(data.grad(), -0.5));
     DTensor(lab.block(0).up.weight().data()).ZeroGrad();
     Backward(lab.Loss(1));
     seen.Gradients(lab);

@@ -60,7 +60,7 @@ bool HasUnitAbove(nn::Module& module) {
 }  // namespace
 
 void Unit::Locate(nn::Module& module) {
-  model_ = module.Outermost().locals().Share<Model>();
+  model_ = Outermost(module).locals().Share<Model>();
   if (!gather_name_.empty()) return;
   const std::string full_name = module.FullName();
   name_ = full_name.empty() ? "the outermost module" : absl::StrCat("module ", full_name);
@@ -187,8 +187,8 @@ void Unit::EndCall(UnitCall& call, bool failed) {
 
 void Unit::DropCall() {
   --awaited_calls_;
-  const bool keeps = options_.strategy == Strategy::kOptimizerState ||
-                     options_.reshard_after_forward == std::optional<bool>(false) || !sync;
+  const bool keeps =
+      KeepsAfterBackward() || options_.reshard_after_forward == std::optional<bool>(false);
   // A graph may outlive its rank.
   if (awaited_calls_ == 0 && !keeps && mesh().IsUsableHere()) ReshardIfIdle();
 }

@@ -77,7 +77,7 @@ DTensor Module::Call(Inputs inputs) {
 }
 
 std::vector<Module::NamedParameter> Module::NamedParameters() const {
-  ConstOutermost().NameParameters();
+  Outermost().NameParameters();
   std::vector<NamedParameter> all, first;
   CollectParameters("", all);
   std::unordered_set<const void*> seen;
@@ -172,9 +172,7 @@ const Tensor& Module::Buffer(std::string_view name) const {
   ThrowInvalid("the module has no buffer '", View(name), "'");
 }
 
-Module& Module::Outermost() { return const_cast<Module&>(ConstOutermost()); }
-
-const Module& Module::ConstOutermost() const {
+const Module& Module::Outermost() const {
   const Module* module = this;
   while (module->parent_ != nullptr) module = module->parent_;
   return *module;

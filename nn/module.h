@@ -122,8 +122,6 @@ class Module {
 
   /// The first module that has registered this one, or null.
   Module* parent() { return parent_; }
-  /// The module that no other has registered, up from this one.
-  Module& Outermost();
   /// Objects of the layers above, one a type; they live as long as the module.
   TypeMap& locals() { return locals_; }
 
@@ -144,7 +142,7 @@ class Module {
   const Tensor& Buffer(std::string_view name) const;
 
  private:
-  const Module& ConstOutermost() const;
+  const Module& Outermost() const;
   void NameParameters() const;
   void CheckNewName(std::string_view name) const;
   void CollectParameters(const std::string& prefix, std::vector<NamedParameter>& out) const;

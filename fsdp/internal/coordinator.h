@@ -69,12 +69,12 @@ class Coordinator : public BackwardParticipant, public std::enable_shared_from_t
 
   std::vector<std::weak_ptr<Unit>> units_;  // In the order of FullyShard.
   int open_calls_ = 0;
-  std::shared_ptr<Model> model_;               // Of the outermost open call.
-  std::vector<std::weak_ptr<Unit>> order_;     // The units called in this forward.
-  size_t position_ = 0;                        // In the last one's: one after the latest call.
-  std::weak_ptr<Unit> prefetched_;             // Gathered ahead and not called yet.
-  std::set<std::shared_ptr<Model>> models_;    // Of the Backward now running.
-  std::vector<std::shared_ptr<Unit>> joined_;  // Which a graph may have been the last to own.
+  std::shared_ptr<Model> model_;             // Of the outermost open call.
+  std::vector<std::weak_ptr<Unit>> order_;   // The units called in this forward.
+  size_t position_ = 0;                      // In the last one's: one after the latest call.
+  std::weak_ptr<Unit> prefetched_;           // Gathered ahead and not called yet.
+  std::set<std::shared_ptr<Model>> models_;  // Of the Backward now running.
+  std::set<std::shared_ptr<Unit>> joined_;   // Which a graph may have been the last to own.
   std::optional<Reduction> reduction_;  // The only one in flight, so that gradients of at most two
                                         // units exist.
 };

@@ -35,6 +35,13 @@ inline const std::shared_ptr<Unit>& UnitOf(nn::Module& module) {
   return module.locals().Get<UnitSlot>().unit;
 }
 
+/// The module that no other has registered, up from `module`.
+inline nn::Module& Outermost(nn::Module& module) {
+  nn::Module* outermost = &module;
+  while (outermost->parent() != nullptr) outermost = outermost->parent();
+  return *outermost;
+}
+
 /// Belongs to one rank; owned by the hooks of its modules, and by the graphs in which they were
 /// called.
 class Unit : public std::enable_shared_from_this<Unit> {
