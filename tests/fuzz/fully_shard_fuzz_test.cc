@@ -294,6 +294,7 @@ class Program {
 
   // Nothing may stay gathered where no unit's options keep it.
   void ExpectReleased(const std::string& after) {
+    side_.reset();  // Its graph would keep what its backward needs.
     const Allocator& memory = *mesh_.context().allocator();
     if (!keeps_some_) {
       EXPECT_EQ(memory.stats(MemoryCategory::kUnshardedParameters).bytes, 0) << after;
@@ -413,6 +414,8 @@ Program::Seen RunOn(const RunSetup& setup, uint64_t seed) {
   Program::Seen seen;
   const absl::Status status =
       RunRanks(static_cast<int>(setup.mesh.NumRanks()), [&](Communicator& world) {
+        // Traces belong to a thread.
+        SCOPED_TRACE(absl::StrCat("repeat with --seed=", seed, ", on ", setup.mesh.ToString()));
         Program program(DeviceMesh::Create(world, setup.mesh), setup.is_sharded, seed);
         Program::Seen mine = program.Run();
         if (world.rank() == 0) seen = std::move(mine);
