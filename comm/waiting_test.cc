@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>
+#include <cstdlib>
 
 #include <atomic>
 #include <chrono>
@@ -301,16 +302,40 @@ absl::Status RunWithAStuckRank(const std::atomic<bool>& is_stuck, StuckRanks stu
                   {.timeout = absl::Milliseconds(200), .stuck_ranks = stuck_ranks});
 }
 
+// What is written to stderr while it lives; `on_line` is called once, at the end of the first line.
+class StderrLine {
+ public:
+  explicit StderrLine(std::function<void()> on_line) : stderr_(dup(STDERR_FILENO)) {
+    int ends[2];
+    if (pipe(ends) != 0) std::abort();
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    reader_ = std::thread([this, from = ends[0], on_line = std::move(on_line)] {
+      char c = 0;
+      while (text_.find('\n') == std::string::npos && read(from, &c, 1) == 1) text_ += c;
+      on_line();
+      while (read(from, &c, 1) == 1) text_ += c;
+      close(from);
+    });
+  }
+  std::string End() {
+    dup2(stderr_, STDERR_FILENO);  // Closes the only end that is written.
+    close(stderr_);
+    reader_.join();
+    return text_;
+  }
+
+ private:
+  int stderr_;
+  std::string text_;
+  std::thread reader_;
+};
+
 TEST(StuckRank, IsNamedWithTheFirstFailureAfterTheTimeOut) {
   std::atomic<bool> is_stuck = true;
-  ::testing::internal::CaptureStderr();
-  std::thread release([&] {
-    SleepFor(milliseconds(1500));
-    is_stuck = false;
-  });
+  StderrLine report([&] { is_stuck = false; });
   const absl::Status status = RunWithAStuckRank(is_stuck, StuckRanks::kWait);
-  release.join();
-  const std::string text = ::testing::internal::GetCapturedStderr();
+  const std::string text = report.End();
   EXPECT_THAT(text, AllOf(StartsWith("RunRanks: the world failed more than 200ms ago, but rank 2 "
                                      "has not returned"),
                           HasSubstr("rank 2: 0 of \"world\" all_reduce sum (op \"before\")"),

@@ -88,12 +88,15 @@ TEST(GradientHooks, OfTheDataSeeTheReducedShardOnceABackward) {
     int calls = 0;
     std::map<std::string, DTensor> in_hooks;
     for (const nn::Parameter& parameter : lab.block(1).Parameters()) {
-      DTensor(parameter.data()).RegisterGradHook([&, parameter](const DTensor& grad) {
+      // A hook that held the parameter would keep it alive for ever.
+      const auto hook = [&, name = parameter.name(),
+                         layout = parameter.layout()](const DTensor& grad) {
         ++calls;
-        EXPECT_EQ(grad.layout(), parameter.data().layout());
-        in_hooks[parameter.name()] = Mul(grad, 1.0);
+        EXPECT_EQ(grad.layout(), layout);
+        in_hooks[name] = Mul(grad, 1.0);
         return Mul(grad, -2.0);
-      });
+      };
+      DTensor(parameter.data()).RegisterGradHook(hook);
     }
     for (int step = 0; step < 2; ++step) {
       Step(lab, seen, step);

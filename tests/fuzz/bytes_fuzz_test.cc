@@ -48,11 +48,16 @@ std::atomic<int64_t> live_bytes = 0;
 std::atomic<int64_t> peak_bytes = 0;
 }  // namespace
 
-void* operator new(size_t bytes) {
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   void* block = std::malloc(std::max<size_t>(bytes, 1));
-  if (block == nullptr) throw std::bad_alloc();
+  if (block == nullptr) return nullptr;
   const int64_t live = live_bytes += static_cast<int64_t>(malloc_usable_size(block));
   if (live > peak_bytes) peak_bytes = live;
+  return block;
+}
+void* operator new(size_t bytes) {
+  void* block = operator new(bytes, std::nothrow);
+  if (block == nullptr) throw std::bad_alloc();
   return block;
 }
 void operator delete(void* block) noexcept {
