@@ -33,7 +33,7 @@ class Experts : public nn::Module {
   bool uses_a = true;
 
  protected:
-  DTensor Forward(const Inputs& x) override { return uses_a ? a(x[0]) : b(x[0]); }
+  Outputs Forward(const Inputs& x) override { return uses_a ? a(x[0]) : b(x[0]); }
 };
 
 std::string RunExperts(bool one_unit_each) {

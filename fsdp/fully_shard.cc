@@ -140,17 +140,18 @@ void AddHooks(nn::Module& module, const std::shared_ptr<Unit>& unit) {
   });
   const MixedPrecision& precision = unit->options().mixed_precision;
   if (precision.param_dtype && precision.cast_forward_inputs) {
-    module.PrependForwardPreHook(
-        [dtype = *precision.param_dtype](nn::Module&, nn::Module::Inputs& inputs) {
-          for (DTensor& input : inputs) {
-            if (input && IsFloating(input.dtype())) input = Cast(input, dtype);
-          }
-        });
+    module.PrependForwardPreHook([dtype = *precision.param_dtype](nn::Module&, nn::Inputs& inputs) {
+      for (DTensor& input : inputs) {
+        if (input && IsFloating(input.dtype())) input = Cast(input, dtype);
+      }
+    });
   }
   if (precision.output_dtype) {
     module.AddForwardHook(
-        [dtype = *precision.output_dtype](nn::Module&, const nn::Module::Inputs&, DTensor& output) {
-          if (output && IsFloating(output.dtype())) output = Cast(output, dtype);
+        [dtype = *precision.output_dtype](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
+          for (DTensor& output : outputs) {
+            if (output && IsFloating(output.dtype())) output = Cast(output, dtype);
+          }
         });
   }
 }

@@ -27,7 +27,7 @@ class Pair : public nn::Module {
   nn::Linear first{5, 3}, second{3, 7};
 
  protected:
-  DTensor Forward(const Inputs& x) override { return second(first(x[0])); }
+  Outputs Forward(const Inputs& x) override { return second(first(x[0])); }
 };
 
 void OnTwoRanks(const std::function<void(const DeviceMesh&)>& fn) {

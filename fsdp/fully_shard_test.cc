@@ -34,7 +34,7 @@ class Block : public nn::Module {
   std::function<void()> in_forward = [] {};
 
  protected:
-  DTensor Forward(const Inputs& x) override {
+  Outputs Forward(const Inputs& x) override {
     in_forward();
     return Add(x[0], down_(Tanh(up_(x[0]))));
   }
@@ -55,7 +55,7 @@ class Tower : public nn::Module {
   std::vector<std::unique_ptr<Block>> blocks;
 
  protected:
-  DTensor Forward(const Inputs& x) override {
+  Outputs Forward(const Inputs& x) override {
     DTensor y = x[0];
     for (auto& block : blocks) y = (*block)(y);
     return head_(y);
@@ -324,8 +324,8 @@ TEST(FullyShard, AnExceptionInAStepLeavesTheModuleUsable) {
         Step(bad, mesh, bad_optimizer, step);
       }
       bool hook_outputs = false;
-      bad.blocks[1]->AddForwardHook([&](nn::Module&, const nn::Module::Inputs&, DTensor& output) {
-        if (hook_outputs) ThrowInBackward(output);
+      bad.blocks[1]->AddForwardHook([&](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
+        if (hook_outputs) ThrowInBackward(outputs[0]);
       });
       if (where == Where::kBeginOfBackward) {
         DTensor x = Batch(mesh, 5, 7);
@@ -371,7 +371,7 @@ class Odd : public nn::Module {
   }
 
  protected:
-  DTensor Forward(const Inputs& x) override {
+  Outputs Forward(const Inputs& x) override {
     DTensor y = Mul(x[0], values_[3].active());
     y = Add(Mul(y, values_[1].active()), values_[2].active());
     return Add(y, Sum(values_[0].active()));
@@ -456,7 +456,7 @@ class Scale : public nn::Module {
   Scale() : weight_(RegisterParameter("weight", {1, 1}, DType::kF32, nn::Init::Constant(1))) {}
 
  protected:
-  DTensor Forward(const Inputs& x) override { return Linear(x[0], weight_.active()); }
+  Outputs Forward(const Inputs& x) override { return Linear(x[0], weight_.active()); }
 
  private:
   nn::Parameter weight_;

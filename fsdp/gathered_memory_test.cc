@@ -75,7 +75,7 @@ const Row kRowsOfTable[] = {
        // The hidden values do not reach the output, so that neither up.weight nor up.bias is used.
        for (auto& block : lab.tower->blocks) {
          block->down.AddForwardPreHook(
-             [](nn::Module&, nn::Module::Inputs& inputs) { inputs[0] = inputs[0].Detach(); });
+             [](nn::Module&, nn::Inputs& inputs) { inputs[0] = inputs[0].Detach(); });
        }
      }},
 };

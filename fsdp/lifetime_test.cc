@@ -184,7 +184,7 @@ class TiedModel : public nn::Module {
   nn::Linear inner;
 
  protected:
-  DTensor Forward(const Inputs& x) override {
+  Outputs Forward(const Inputs& x) override {
     return MatMul(Tanh(inner(x[0])), inner.weight().active());
   }
 };

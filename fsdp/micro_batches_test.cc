@@ -123,8 +123,9 @@ TEST(MicroBatches, LostByABackwardThatThrowsAreAnErrorOnce) {
     // No gradient had been written, so nothing is lost.
     EXPECT_GT(lab.Bytes(MemoryCategory::kUnshardedGradients), 0);
     EXPECT_TRUE(lab.tower->head.weight().HasUnreducedGradient());
-    lab.block(1).AddForwardHook([](nn::Module&, const nn::Module::Inputs&, DTensor& output) {
-      output = WithBackwardCallback(output, [] { throw std::runtime_error("in the middle"); });
+    lab.block(1).AddForwardHook([](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
+      outputs[0] =
+          WithBackwardCallback(outputs[0], [] { throw std::runtime_error("in the middle"); });
     });
     const DTensor loss = lab.Loss(1);
     EXPECT_THROW(Backward(loss), std::runtime_error);

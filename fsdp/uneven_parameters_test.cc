@@ -36,7 +36,7 @@ class AllExtents : public nn::Module {
   }
 
  protected:
-  DTensor Forward(const Inputs& x) override {
+  Outputs Forward(const Inputs& x) override {
     DTensor sum;
     for (int64_t n = 0; n <= kLargest; ++n) {
       const DTensor term = Sum(Mul(Slice(x[0], 1, 0, n), parameters_[n].active()));

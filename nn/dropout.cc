@@ -10,7 +10,7 @@ Dropout::Dropout(double p) : p_(p) {
   if (!(p >= 0 && p <= 1)) ThrowInvalid("Dropout: probability ", p, " is not in [0, 1]");
 }
 
-DTensor Dropout::Forward(const Inputs& inputs) {
+Outputs Dropout::Forward(const Inputs& inputs) {
   if (!training() || p_ == 0) return inputs[0];
   if (!seed_) {
     Throw(absl::StatusCode::kFailedPrecondition, "Dropout ", FullName(),

@@ -26,7 +26,7 @@ class Dropout : public Module {
   int64_t calls() const { return calls_; }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
   void Reseed(uint64_t seed) override;
 
  private:

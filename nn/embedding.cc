@@ -8,7 +8,7 @@ namespace shardmesh::nn {
 Embedding::Embedding(int64_t rows, int64_t features, DType dtype, Init init)
     : weight_(RegisterParameter("weight", {rows, features}, dtype, init)) {}
 
-DTensor Embedding::Forward(const Inputs& inputs) {
+Outputs Embedding::Forward(const Inputs& inputs) {
   return shardmesh::Embedding(inputs[0], weight_.active());
 }
 

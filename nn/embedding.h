@@ -22,7 +22,7 @@ class Embedding : public Module {
   const Parameter& weight() const { return weight_; }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   Parameter weight_;

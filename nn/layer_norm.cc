@@ -10,7 +10,7 @@ LayerNorm::LayerNorm(int64_t features, double eps, DType dtype)
       bias_(RegisterParameter("bias", {features}, dtype, Init::Constant(0))),
       eps_(eps) {}
 
-DTensor LayerNorm::Forward(const Inputs& inputs) {
+Outputs LayerNorm::Forward(const Inputs& inputs) {
   return shardmesh::LayerNorm(inputs[0], weight_.active(), bias_.active(), eps_);
 }
 

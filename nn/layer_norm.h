@@ -16,7 +16,7 @@ class LayerNorm : public Module {
   explicit LayerNorm(int64_t features, double eps = 1e-5, DType dtype = DType::kF32);
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   Parameter weight_;

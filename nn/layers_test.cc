@@ -59,17 +59,6 @@ TEST(Linear, MultipliesByTheTransposedWeightAndAddsTheBias) {
   });
 }
 
-TEST(Linear, AddsTheBiasAfterTheProductHook) {
-  OnOneRank([](const DeviceMesh& mesh) {
-    Linear linear(2, 1, {.bias = true, .dtype = DType::kF64});
-    linear.PlaceReplicated(mesh);
-    Set(linear, "weight", {1, 2});
-    Set(linear, "bias", {100});
-    linear.set_product_hook([](const DTensor& product) { return Mul(product, 3.0); });
-    ExpectNear(linear(Values(mesh, {1, 2}, {5, 7})), {157});
-  });
-}
-
 TEST(Linear, SharesATiedWeight) {
   Linear first(2, 3);
   const Linear second(first.weight());
@@ -131,7 +120,7 @@ class TwoDropouts : public Module {
   Dropout a{0.4}, b{0.4};
 
  protected:
-  DTensor Forward(const Inputs& inputs) override { return inputs[0]; }
+  Outputs Forward(const Inputs& inputs) override { return inputs[0]; }
 };
 
 /// The masks of a, a again, b, and a once more after Initialize(seed) for a second time.

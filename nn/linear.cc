@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/nn/linear.h"
 
+#include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/ops.h"
 
@@ -32,13 +33,12 @@ Linear::Linear(const Parameter& weight, const LinearOptions& options)
   }
 }
 
-DTensor Linear::Forward(const Inputs& inputs) {
-  const DTensor& x = inputs[0];
-  if (!product_hook_) {
-    return shardmesh::Linear(x, weight_.active(), bias_ ? bias_.active() : DTensor());
-  }
-  const DTensor y = product_hook_(shardmesh::Linear(x, weight_.active()));
-  return bias_ ? y + bias_.active() : y;
+Outputs Linear::Forward(const Inputs& inputs) {
+  return shardmesh::Linear(inputs[0], weight_.active(), bias_ ? bias_.active() : DTensor());
+}
+
+std::string Linear::Describe() const {
+  return absl::StrCat("Linear(", inputs(), " -> ", outputs(), ")");
 }
 
 }  // namespace shardmesh::nn

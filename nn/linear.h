@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// y = x W^T + b, as PyTorch stores it: weight [outputs, inputs], bias [outputs].
+// y = x W^T + b, as PyTorch stores it: weight [outputs, inputs], bias [outputs]. Unlike
+// torch.nn.Linear, it has no bias unless asked for one, and begins with Normal(0, 0.02).
 //
 //   nn::Linear up(64, 256);
 //   DTensor y = up(x);        // x [.., 64] -> y [.., 256]
@@ -8,8 +9,7 @@
 #define SHARDMESH_NN_LINEAR_H_
 
 #include <cstdint>
-#include <functional>
-#include <utility>
+#include <string>
 
 #include "shardmesh/nn/module.h"
 
@@ -41,20 +41,14 @@ class Linear : public Module {
   /// Undefined if the layer has no bias.
   const Parameter& bias() const { return bias_; }
 
-  /// `hook` is applied to x W^T before the bias is added. Row-parallel layers reduce the Partial
-  /// product here, so that the bias is added once and not once per rank.
-  void set_product_hook(std::function<DTensor(const DTensor& product)> hook) {
-    product_hook_ = std::move(hook);
-  }
-
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
+  std::string Describe() const override;
 
  private:
   LinearOptions options_;
   Parameter weight_;
   Parameter bias_;
-  std::function<DTensor(const DTensor&)> product_hook_;
 };
 
 }  // namespace shardmesh::nn

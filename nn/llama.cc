@@ -39,7 +39,7 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config, DType dtype, std::shared_ptr<R
   RegisterChild("mlp", mlp_);
 }
 
-DTensor LlamaBlock::Forward(const Inputs& inputs) {
+Outputs LlamaBlock::Forward(const Inputs& inputs) {
   const DTensor x = inputs[0] + self_attn_(input_layernorm_(inputs[0]));
   return x + mlp_(post_attention_layernorm_(x));
 }
@@ -57,7 +57,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, DType dtype)
   RegisterChild("norm", norm_);
 }
 
-DTensor LlamaModel::Forward(const Inputs& inputs) {
+Outputs LlamaModel::Forward(const Inputs& inputs) {
   DTensor x = embed_tokens_(inputs[0]);
   for (LlamaBlock& block : layers_) x = block(x);
   return norm_(x);
@@ -71,7 +71,7 @@ Llama::Llama(const LlamaConfig& config, const LlamaOptions& options)
   RegisterChild("lm_head", lm_head_);
 }
 
-DTensor Llama::Forward(const Inputs& inputs) {
+Outputs Llama::Forward(const Inputs& inputs) {
   if (inputs[0].num_dims() != 2) {
     ThrowInvalid("Llama: ids are ", inputs[0].ToString(), ", expected [batch, sequence]");
   }

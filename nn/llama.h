@@ -31,7 +31,7 @@ class LlamaBlock : public Module {
   LlamaBlock(const LlamaConfig& config, DType dtype, std::shared_ptr<RotaryTables> rotary);
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   RmsNorm input_layernorm_;
@@ -50,7 +50,7 @@ class LlamaModel : public Module {
   const Embedding& embed_tokens() const { return embed_tokens_; }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   Embedding embed_tokens_;
@@ -78,7 +78,7 @@ class Llama : public Module {
   ModuleList<LlamaBlock>& Blocks() { return model_.layers(); }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   LlamaConfig config_;

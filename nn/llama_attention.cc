@@ -51,7 +51,7 @@ DTensor LlamaAttention::SplitHeads(const DTensor& x, int64_t heads) const {
   return Transpose(Reshape(x, {x.dim(0), x.dim(1), heads, head_dim_}), 1, 2);
 }
 
-DTensor LlamaAttention::Forward(const Inputs& inputs) {
+Outputs LlamaAttention::Forward(const Inputs& inputs) {
   const DTensor& x = inputs[0];
   if (x.num_dims() != 3) {
     ThrowInvalid("LlamaAttention: x is ", x.ToString(), ", expected [batch, sequence, hidden]");

@@ -22,7 +22,7 @@ class LlamaAttention : public Module {
   LlamaAttention(const LlamaConfig& config, DType dtype, std::shared_ptr<RotaryTables> rotary);
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   /// [batch, sequence, heads * d] -> [batch, heads, sequence, d].

@@ -23,7 +23,7 @@ LlamaMlp::LlamaMlp(const LlamaConfig& config, DType dtype)
   RegisterChild("down_proj", down_proj_);
 }
 
-DTensor LlamaMlp::Forward(const Inputs& inputs) {
+Outputs LlamaMlp::Forward(const Inputs& inputs) {
   const DTensor& x = inputs[0];
   return down_proj_(SiluMul(gate_proj_(x), up_proj_(x)));
 }

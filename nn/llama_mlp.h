@@ -16,7 +16,7 @@ class LlamaMlp : public Module {
   LlamaMlp(const LlamaConfig& config, DType dtype);
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   Linear gate_proj_;

@@ -62,6 +62,9 @@ class Matcher {
     for (const auto& [name, parameter] : model.NamedParameters()) {
       Match(name, parameter, names[parameter.id()]);
     }
+    for (const auto& [name, buffer, is_persistent] : model.NamedBuffers()) {
+      if (is_persistent) Match(name, buffer, {name});
+    }
   }
 
   const std::vector<Source>& sources() const { return sources_; }
@@ -132,6 +135,7 @@ absl::Status LoadParameters(Module& model, const CheckpointReader& checkpoint,
     Throw(absl::StatusCode::kFailedPrecondition, "LoadParameters: parameter ", parameter.ToString(),
           " has no mesh yet: call Parallelize, FullyShard or PlaceReplicated first");
   }
+  model.PlaceBuffers();
   const Matcher matcher(model, checkpoint);
   SHARDMESH_RETURN_IF_ERROR(matcher.Check(options.allow_unexpected));
   for (const Source& source : matcher.sources()) {

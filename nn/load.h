@@ -20,7 +20,7 @@ struct LoadOptions {
   bool allow_unexpected = false;
 };
 
-/// Reads every parameter of `model` and its children from the tensor of the same name, converted to
+/// Reads every parameter and persistent buffer of `model` and its children from the tensor of the same name, converted to
 /// the parameter's dtype (to nearest). Parameters that already have values are overwritten in
 /// place.
 ///

@@ -32,7 +32,7 @@ class Tiny : public Module {
   }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override { return inputs[0]; }
+  Outputs Forward(const Inputs& inputs) override { return inputs[0]; }
 
  private:
   Embedding embed_;

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/base/quoted.h"
+#include "shardmesh/nn/type_name.h"
 
 namespace shardmesh::nn {
 namespace {
@@ -13,8 +16,6 @@ namespace {
 std::string Join(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : absl::StrCat(prefix, ".", name);
 }
-
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 // Replicas made from different seeds would stay different.
 void CompareSeeds(const std::vector<Parameter>& parameters, uint64_t seed) {
@@ -55,25 +56,40 @@ Module::~Module() {
   }
 }
 
-void Module::Inputs::ThrowMissing(size_t i) const {
-  const std::string name = module_ == nullptr ? "" : module_->FullName();
-  ThrowInvalid(name.empty() ? "the module" : "module " + name, " was called with ", size(),
-               size() == 1 ? " input" : " inputs", ", and reads input ", i, " (counted from 0)");
-}
-
 std::vector<std::shared_ptr<void>> Module::OpenForwardScopes() const {
   std::vector<std::shared_ptr<void>> scopes;
   for (const auto& make : scopes_) scopes.push_back(make());
   return scopes;
 }
 
-DTensor Module::Call(Inputs inputs) {
+Outputs Module::Call(Inputs inputs) {
+  if (replacement_ != nullptr && !replacement_runs_) {
+    replacement_runs_ = true;
+    const absl::Cleanup end = [this] { replacement_runs_ = false; };
+    return replacement_->Call(std::move(inputs));
+  }
+  inputs.module_ = this;
+  if (wrapper_ == nullptr) return CallHere(std::move(inputs));
+  return wrapper_(*this, std::move(inputs),
+                  [this](Inputs given) { return CallHere(std::move(given)); });
+}
+
+Outputs Module::CallHere(Inputs inputs) {
   const std::vector<std::shared_ptr<void>> scopes = OpenForwardScopes();
   inputs.module_ = this;
   for (const PreHook& hook : pre_hooks_) hook(*this, inputs);
-  DTensor output = Forward(inputs);
-  for (const PostHook& hook : post_hooks_) hook(*this, inputs, output);
-  return output;
+  Outputs outputs = forward_ == nullptr ? Forward(inputs) : forward_(inputs);
+  for (const PostHook& hook : post_hooks_) hook(*this, inputs, outputs);
+  inputs.CheckAllRead();
+  return outputs;
+}
+
+DTensor Module::Only(Outputs outputs) const {
+  if (outputs.size() != 1) {
+    ThrowInvalid(FullName().empty() ? "the module" : "module " + FullName(), " has returned ",
+                 outputs.size(), " results, and is used as if it had one; use Call");
+  }
+  return std::move(outputs[0]);
 }
 
 std::vector<Module::NamedParameter> Module::NamedParameters() const {
@@ -93,6 +109,19 @@ std::vector<Parameter> Module::Parameters() const {
   return parameters;
 }
 
+std::vector<Module::NamedBuffer> Module::NamedBuffers() const {
+  std::vector<NamedBuffer> all, first;
+  Outermost().CollectBuffers("", all);
+  for (NamedBuffer& entry : all) entry.buffer.set_name(entry.name);
+  all.clear();
+  CollectBuffers("", all);
+  std::unordered_set<const void*> seen;
+  for (NamedBuffer& entry : all) {
+    if (seen.insert(entry.buffer.id()).second) first.push_back(std::move(entry));
+  }
+  return first;
+}
+
 std::vector<Module::NamedModule> Module::NamedModules() {
   std::vector<NamedModule> modules;
   std::unordered_set<const Module*> seen;
@@ -107,6 +136,38 @@ std::vector<Module::NamedModule> Module::NamedModules() {
   return modules;
 }
 
+Module* Module::Find(std::string_view name) {
+  if (name.empty()) return this;
+  Module* module = this;
+  for (size_t begin = 0, end; module != nullptr && begin <= name.size(); begin = end + 1) {
+    end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    const auto child = std::find_if(module->children_.begin(), module->children_.end(),
+                                    [&](const auto& entry) { return entry.first == part; });
+    module = child == module->children_.end() ? nullptr : child->second;
+  }
+  return module;
+}
+
+void Module::ReplaceChild(std::string_view name, std::unique_ptr<Module> replacement) {
+  const auto child = std::find_if(children_.begin(), children_.end(),
+                                  [&](const auto& entry) { return entry.first == name; });
+  if (child == children_.end())
+    ThrowInvalid("ReplaceChild: the module has no child ", Quoted(name), " to replace");
+  if (replacement == nullptr)
+    ThrowInvalid("ReplaceChild: the replacement of ", Quoted(name), " is null");
+  Module* const old = child->second;
+  if (old->replacement_ != nullptr || old->parent_ != this)
+    ThrowInvalid("ReplaceChild: ", Quoted(name),
+                 " was replaced before, or belongs to another module");
+  const bool is_inside = std::any_of(replacement->children_.begin(), replacement->children_.end(),
+                                     [&](const auto& entry) { return entry.second == old; });
+  old->parent_ = is_inside ? replacement.get() : nullptr;
+  child->second = replacement.get();
+  replacement->parent_ = this;
+  old->replacement_ = std::move(replacement);
+}
+
 Parameter* Module::FindOwnParameter(std::string_view name) {
   for (NamedParameter& entry : parameters_) {
     if (entry.name == name) return &entry.parameter;
@@ -119,6 +180,25 @@ void Module::PlaceReplicated(const DeviceMesh& mesh) {
     if (parameter.IsPlaced()) continue;
     parameter.Place(mesh, Layout::Replicated(mesh.shape(), parameter.shape()));
   }
+  for (NamedBuffer& entry : NamedBuffers()) {
+    if (entry.buffer.IsPlaced()) continue;
+    entry.buffer.Place(mesh, Layout::Replicated(mesh.shape(), entry.buffer.shape()));
+  }
+}
+
+void Module::PlaceBuffers() {
+  const std::vector<Parameter> parameters = Outermost().Parameters();
+  const auto placed = std::find_if(parameters.begin(), parameters.end(),
+                                   [](const Parameter& p) { return p.IsPlaced(); });
+  for (NamedBuffer& entry : NamedBuffers()) {
+    if (entry.buffer.IsPlaced()) continue;
+    if (placed == parameters.end()) {
+      Throw(absl::StatusCode::kFailedPrecondition, "buffer ", entry.buffer.ToString(),
+            " has no mesh yet, nor has a parameter: call PlaceReplicated first");
+    }
+    const DeviceMesh& mesh = placed->mesh();
+    entry.buffer.Place(mesh, Layout::Replicated(mesh.shape(), entry.buffer.shape()));
+  }
 }
 
 void Module::Initialize(uint64_t seed) {
@@ -128,7 +208,11 @@ void Module::Initialize(uint64_t seed) {
     Throw(absl::StatusCode::kFailedPrecondition, "Initialize: parameter ", parameter.ToString(),
           " has no mesh yet: call Parallelize, FullyShard or PlaceReplicated first");
   }
+  PlaceBuffers();
   CompareSeeds(parameters, seed);
+  for (NamedBuffer& entry : NamedBuffers()) {
+    if (!entry.buffer.IsMaterialized()) entry.buffer.Materialize(seed);
+  }
   for (Parameter& parameter : parameters) {
     if (!parameter.IsMaterialized()) parameter.Materialize(seed);
   }
@@ -160,16 +244,12 @@ void Module::RegisterChild(std::string name, Module& child) {
   children_.emplace_back(std::move(name), &child);
 }
 
-void Module::RegisterBuffer(std::string name, Tensor value) {
+Buffer Module::RegisterBuffer(std::string name, const Dims& shape, DType dtype, Init init,
+                              bool is_persistent) {
   CheckNewName(name);
-  buffers_.emplace_back(std::move(name), std::move(value));
-}
-
-const Tensor& Module::Buffer(std::string_view name) const {
-  for (const auto& [own, value] : buffers_) {
-    if (own == name) return value;
-  }
-  ThrowInvalid("the module has no buffer '", View(name), "'");
+  Buffer buffer(shape, dtype, init);
+  buffers_.push_back({std::move(name), buffer, is_persistent});
+  return buffer;
 }
 
 const Module& Module::Outermost() const {
@@ -197,14 +277,15 @@ std::string Module::FullName() const {
 
 void Module::CheckNewName(std::string_view name) const {
   if (name.empty() || name.find('.') != std::string_view::npos) {
-    ThrowInvalid("'", View(name), "' cannot be a name within a module: it is empty or has a '.'");
+    ThrowInvalid(Quoted(name), " cannot be a name within a module: it is empty or has a '.'");
   }
   auto is_same = [&](const auto& own) { return own.first == name; };
   const bool taken = std::any_of(parameters_.begin(), parameters_.end(),
                                  [&](const NamedParameter& entry) { return entry.name == name; }) ||
-                     std::any_of(buffers_.begin(), buffers_.end(), is_same) ||
+                     std::any_of(buffers_.begin(), buffers_.end(),
+                                 [&](const NamedBuffer& entry) { return entry.name == name; }) ||
                      std::any_of(children_.begin(), children_.end(), is_same);
-  if (taken) ThrowInvalid("the module has two things named '", View(name), "'");
+  if (taken) ThrowInvalid("the module has two things named ", Quoted(name));
 }
 
 void Module::CollectParameters(const std::string& prefix, std::vector<NamedParameter>& out) const {
@@ -212,6 +293,42 @@ void Module::CollectParameters(const std::string& prefix, std::vector<NamedParam
     out.push_back({Join(prefix, entry.name), entry.parameter});
   }
   for (const auto& [name, child] : children_) child->CollectParameters(Join(prefix, name), out);
+}
+
+void Module::CollectBuffers(const std::string& prefix, std::vector<NamedBuffer>& out) const {
+  for (const NamedBuffer& entry : buffers_) {
+    out.push_back({Join(prefix, entry.name), entry.buffer, entry.is_persistent});
+  }
+  for (const auto& [name, child] : children_) child->CollectBuffers(Join(prefix, name), out);
+}
+
+// ---- printing -----------------------------------------------------------------------------------
+
+std::string Module::Describe() const {
+  const std::string name = TypeName(typeid(*this));
+  return name.substr(std::min(name.rfind("::") + 2, name.size()));
+}
+
+std::string Module::ToString() const {
+  NamedParameters();
+  NamedBuffers();
+  std::string out;
+  Print("", "", out);
+  return out;
+}
+
+void Module::Print(const std::string& indent, const std::string& name, std::string& out) const {
+  absl::StrAppend(&out, indent, name, name.empty() ? "" : ": ", Describe(), "\n");
+  const auto print_own = [&](const std::string& own, const Parameter& parameter) {
+    absl::StrAppend(&out, indent, "  ", own, " ", std::string(Name(parameter.dtype())),
+                    parameter.IsPlaced() ? parameter.layout().ToString()
+                                         : parameter.shape().ToString() + " on meta",
+                    parameter.name() == Join(FullName(), own) ? "" : ", is " + parameter.name(),
+                    "\n");
+  };
+  for (const NamedParameter& entry : parameters_) print_own(entry.name, entry.parameter);
+  for (const NamedBuffer& entry : buffers_) print_own(entry.name, entry.buffer);
+  for (const auto& [child_name, child] : children_) child->Print(indent + "  ", child_name, out);
 }
 
 }  // namespace shardmesh::nn

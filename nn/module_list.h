@@ -59,7 +59,7 @@ class ModuleList : public Module {
   Iterator end() const { return Iterator(modules_.data() + modules_.size()); }
 
  protected:
-  DTensor Forward(const Inputs&) override {
+  Outputs Forward(const Inputs&) override {
     Throw(absl::StatusCode::kFailedPrecondition, "the ModuleList ", FullName(),
           " has no forward: call its elements");
   }

@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/nn/module_list.h"
@@ -12,6 +16,7 @@
 namespace shardmesh::nn {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -29,10 +34,23 @@ class Bare : public Module {
   std::vector<std::string>* log = nullptr;
 
  protected:
-  DTensor Forward(const Inputs& inputs) override {
+  Outputs Forward(const Inputs& inputs) override {
     if (log != nullptr) log->push_back("forward");
     return inputs[0];
   }
+};
+
+// Calls a function in its forward.
+class Calling : public Module {
+ public:
+  explicit Calling(std::function<Outputs(const Inputs&)> function)
+      : function_(std::move(function)) {}
+
+ protected:
+  Outputs Forward(const Inputs& inputs) override { return function_(inputs); }
+
+ private:
+  std::function<Outputs(const Inputs&)> function_;
 };
 
 std::vector<std::string> NamesOf(const Module& module) {
@@ -96,7 +114,7 @@ TEST(Module, RefusesNamesThatAreEmptyDottedOrTaken) {
   Bare root, child, other;
   root.Add("w");
   root.RegisterChild("c", child);
-  root.RegisterBuffer("b", Tensor::Meta({1}, DType::kF32));
+  root.RegisterBuffer("b", {1}, DType::kI64);
   EXPECT_THAT(MessageOf([&] { root.Add(""); }), HasSubstr("''"));
   EXPECT_THAT(MessageOf([&] { root.Add("a.b"); }), HasSubstr("'a.b'"));
   for (const std::string name : {"w", "c", "b"}) {
@@ -113,21 +131,20 @@ TEST(Module, RunsHooksInOrderAndLetsThemReplaceValues) {
   std::vector<std::string> log;
   Bare module;
   module.log = &log;
-  module.AddForwardPreHook([&](Module&, Module::Inputs&) { log.push_back("second"); });
-  module.AddForwardPreHook([&](Module&, Module::Inputs& inputs) {
+  module.AddForwardPreHook([&](Module&, Inputs&) { log.push_back("second"); });
+  module.AddForwardPreHook([&](Module&, Inputs& inputs) {
     log.push_back("third");
     inputs.resize(1);
   });
-  module.PrependForwardPreHook([&](Module& self, Module::Inputs&) {
+  module.PrependForwardPreHook([&](Module& self, Inputs&) {
     EXPECT_EQ(&self, &module);
     log.push_back("first");
   });
-  module.AddForwardHook([&](Module&, const Module::Inputs& inputs, DTensor&) {
+  module.AddForwardHook([&](Module&, const Inputs& inputs, Outputs&) {
     EXPECT_EQ(inputs.size(), 1u);
     log.push_back("after");
   });
-  module.AddForwardHook(
-      [&](Module&, const Module::Inputs&, DTensor&) { log.push_back("after all"); });
+  module.AddForwardHook([&](Module&, const Inputs&, Outputs&) { log.push_back("after all"); });
   module.Call({DTensor(), DTensor()});
   EXPECT_THAT(log, ElementsAre("first", "second", "third", "forward", "after", "after all"));
 }
@@ -171,6 +188,167 @@ TEST(Module, InitializeNamesWhatHasNoMesh) {
   const absl::Status status = Catch([&] { root.Initialize(1); });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("child.w f32[3] on meta"));
+}
+
+TEST(Inputs, CarryNamedArgumentsThatTheCalleeReads) {
+  int counter = 0;
+  Calling module([](const Inputs& inputs) -> Outputs {
+    ++*inputs.Argument<int*>("counter");
+    EXPECT_EQ(inputs.ArgumentOr<double>("scale", 2.5), 0.5);
+    EXPECT_EQ(inputs.ArgumentOr<std::string>("absent", "default"), "default");
+    EXPECT_FALSE(inputs.Optional(1));
+    return {};
+  });
+  module.Call(Inputs{DTensor()}.With("counter", &counter).With("scale", 0.5));
+  EXPECT_EQ(counter, 1);
+}
+
+TEST(Inputs, NameTheModuleAndTheArgumentThatDoesNotFit) {
+  Bare root;
+  Calling child([](const Inputs& inputs) -> Outputs {
+    inputs.Argument<int64_t>("position");
+    return {};
+  });
+  root.RegisterChild("child", child);
+  EXPECT_THAT(MessageOf([&] { child.Call({}); }),
+              AllOf(HasSubstr("module child"), HasSubstr("'position'"), HasSubstr("not passed")));
+  EXPECT_THAT(MessageOf([&] { child.Call(Inputs{}.With("position", 1.5)); }),
+              AllOf(HasSubstr("'position' of type double"), HasSubstr("reads it as long")));
+  EXPECT_THAT(MessageOf([&] {
+                child.Call(Inputs{}.With("position", int64_t{1}).With("positoin", int64_t{1}));
+              }),
+              AllOf(HasSubstr("module child"), HasSubstr("'positoin'"), HasSubstr("has read")));
+  EXPECT_THAT(MessageOf([&] { (void)Inputs{}.With("a", 1).With("a", 2); }), HasSubstr("twice"));
+}
+
+TEST(Outputs, AreSeveralOrExactlyOne) {
+  Bare root;
+  Calling two([](const Inputs&) -> Outputs { return {DTensor(), DTensor()}; });
+  root.RegisterChild("two", two);
+  EXPECT_EQ(two.Call({}).size(), 2u);
+  EXPECT_THAT(MessageOf([&] { two(DTensor()); }),
+              AllOf(HasSubstr("module two has returned 2 results"), HasSubstr("use Call")));
+  EXPECT_THAT(MessageOf([&] { (void)two.Call({})[2]; }), HasSubstr("result 2"));
+}
+
+TEST(Module, FindsDescendantsByName) {
+  Bare root, left, leaf;
+  root.RegisterChild("left", left);
+  left.RegisterChild("leaf", leaf);
+  EXPECT_EQ(root.Find(""), &root);
+  EXPECT_EQ(root.Find("left"), &left);
+  EXPECT_EQ(root.Find("left.leaf"), &leaf);
+  EXPECT_EQ(left.Find("leaf"), &leaf);
+  for (const char* name : {"right", "left.", "leaf", "left.leaf.x", ".left", "left..leaf"})
+    EXPECT_EQ(root.Find(name), nullptr) << name;
+}
+
+// Replaces a module by one that wraps it.
+class Wrapping : public Bare {
+ public:
+  explicit Wrapping(Bare& base) : base_(base) {
+    RegisterChild("base", base);
+    Add("extra");
+  }
+
+ protected:
+  Outputs Forward(const Inputs& inputs) override {
+    log->push_back("before");
+    Outputs outputs = base_.Call(inputs);
+    log->push_back("after");
+    return outputs;
+  }
+
+ private:
+  Bare& base_;
+};
+
+TEST(Module, SendsCallsOfAReplacedChildToItsReplacement) {
+  std::vector<std::string> log;
+  Bare root, child;
+  root.RegisterChild("child", child);
+  child.Add("w");
+  child.log = &log;
+  auto replacement = std::make_unique<Wrapping>(child);
+  replacement->log = &log;
+  root.ReplaceChild("child", std::move(replacement));
+  for (int i = 0; i < 2; ++i) child(DTensor());
+  EXPECT_THAT(log, ElementsAre("before", "forward", "after", "before", "forward", "after"));
+  EXPECT_THAT(NamesOf(root), ElementsAre("child.extra", "child.base.w"));
+  EXPECT_EQ(child.FullName(), "child.base");
+  EXPECT_THAT(MessageOf([&] { root.ReplaceChild("no", std::make_unique<Bare>()); }),
+              HasSubstr("'no'"));
+  EXPECT_THAT(MessageOf([&] { root.ReplaceChild("child", nullptr); }), HasSubstr("null"));
+}
+
+TEST(Module, ReachesTheReplacementAgainAfterItHasThrown) {
+  Bare root, child;
+  root.RegisterChild("child", child);
+  int calls = 0;
+  root.ReplaceChild("child", std::make_unique<Calling>([&](const Inputs&) -> Outputs {
+                      ++calls;
+                      ThrowInvalid("in the replacement");
+                    }));
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(child(DTensor()), Error);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(child.FullName(), "");
+}
+
+TEST(Module, UsesAnotherForwardBetweenItsHooks) {
+  std::vector<std::string> log;
+  Bare module;
+  module.log = &log;
+  module.AddForwardPreHook([&](Module&, Inputs&) { log.push_back("pre"); });
+  module.SetForward([&](const Inputs& inputs) -> Outputs {
+    log.push_back("other");
+    return inputs[0];
+  });
+  module.SetCallWrapper([&](Module&, Inputs inputs, const auto& call) {
+    log.push_back("wrapper");
+    return call(std::move(inputs));
+  });
+  module(DTensor());
+  EXPECT_THAT(log, ElementsAre("wrapper", "pre", "other"));
+  log.clear();
+  module.SetForward(nullptr);
+  module.SetCallWrapper(nullptr);
+  module(DTensor());
+  EXPECT_THAT(log, ElementsAre("pre", "forward"));
+}
+
+TEST(Module, PrintsItsTree) {
+  Bare root, child, tied;
+  root.RegisterChild("child", child);
+  root.RegisterChild("tied", tied);
+  const Parameter weight = child.Add("weight");
+  tied.RegisterParameter("weight", weight);
+  tied.RegisterBuffer("count", {}, DType::kI64);
+  EXPECT_EQ(root.ToString(),
+            "Bare\n"
+            "  child: Bare\n"
+            "    weight f32[3] on meta\n"
+            "  tied: Bare\n"
+            "    weight f32[3] on meta, is child.weight\n"
+            "    count i64[] on meta\n");
+}
+
+TEST(Module, ListsBuffersApartFromParameters) {
+  Bare root, child;
+  root.RegisterChild("child", child);
+  child.Add("w");
+  Buffer mean = child.RegisterBuffer("mean", {3}, DType::kF32);
+  child.RegisterBuffer("table", {2}, DType::kI32, Init::Constant(7), /*is_persistent=*/false);
+  EXPECT_THAT(NamesOf(root), ElementsAre("child.w"));
+  const std::vector<Module::NamedBuffer> buffers = root.NamedBuffers();
+  ASSERT_EQ(buffers.size(), 2u);
+  EXPECT_EQ(buffers[0].buffer, mean);
+  EXPECT_TRUE(buffers[0].is_persistent);
+  EXPECT_EQ(buffers[1].name, "child.table");
+  EXPECT_EQ(buffers[1].buffer.name(), "child.table");
+  EXPECT_FALSE(buffers[1].is_persistent);
+  EXPECT_FALSE(mean.requires_grad());
+  EXPECT_THAT(MessageOf([&] { mean.set_requires_grad(true); }), HasSubstr("child.mean"));
+  EXPECT_THAT(MessageOf([&] { Buffer({1}, DType::kI32, Init::Normal(0, 1)); }), HasSubstr("i32"));
 }
 
 TEST(ModuleList, NumbersItsModulesAndIteratesOverThem) {

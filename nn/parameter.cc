@@ -39,7 +39,22 @@ Parameter::Parameter(const Dims& shape, DType dtype, Init init)
   state_->init = init;
 }
 
+Buffer::Buffer(const Dims& shape, DType dtype, Init init) {
+  if (!IsFloating(dtype) && init.kind != Init::Kind::kConstant) {
+    ThrowInvalid("a buffer of random values has a floating-point dtype, not ",
+                 std::string(Name(dtype)));
+  }
+  state_ = std::make_shared<State>();
+  state_->shape = shape;
+  state_->dtype = dtype;
+  state_->init = init;
+  state_->requires_grad = false;
+  state_->is_buffer = true;
+}
+
 void Parameter::set_requires_grad(bool value) {
+  if (value && state_->is_buffer)
+    ThrowInvalid("buffer ", ToString(), " cannot require a gradient: make it a parameter");
   state_->requires_grad = value;
   if (state_->data) DTensor(state_->data).SetRequiresGrad(value);
 }
@@ -108,6 +123,30 @@ void Parameter::SetData(DTensor data) {
   data = data.Detach();
   data.SetRequiresGrad(state_->requires_grad);
   state_->data = std::move(data);
+}
+
+Tensor Parameter::Full() const { return FullTensor(data()); }
+
+void Parameter::SetFull(const Tensor& full) {
+  if (!IsPlaced()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "parameter ", ToString(), " has no mesh yet");
+  }
+  if (!(full.shape() == shape()) || full.dtype() != dtype()) {
+    ThrowInvalid("parameter ", ToString(), " cannot take the values of ",
+                 std::string(Name(full.dtype())), full.shape().ToString());
+  }
+  ExecutionContext& context = mesh().context();
+  const Box box = layout().LocalBox(mesh().coord());
+  Tensor part = full;
+  for (int d = 0; d < shape().size(); ++d) {
+    part = part.Narrow(d, box.begin[d], box.end[d] - box.begin[d]);
+  }
+  const bool has_values = IsMaterialized();
+  Tensor local = has_values
+                     ? data().local()
+                     : Tensor::Empty(context, box.Extents(), dtype(), MemoryCategory::kParameters);
+  ops::Copy(context, part, local);
+  if (!has_values) SetData(DTensor(mesh(), layout(), std::move(local)));
 }
 
 const DTensor& Parameter::data() const {

@@ -56,6 +56,7 @@ class Parameter {
     return state_->data ? state_->data.RequiresGrad() : state_->requires_grad;
   }
   /// Frozen parameters get no gradient from forwards that begin later.
+  /// Errors: throws Error(kInvalidArgument) if it is a buffer and `value` true.
   void set_requires_grad(bool value);
 
   /// Whether it has a mesh and a layout.
@@ -104,16 +105,25 @@ class Parameter {
   /// "model.norm.weight f32[64] [R] @ [dp=2]", or "on meta" if it is not placed.
   std::string ToString() const;
 
+  /// All values, the same on every rank. Collective over the mesh. Errors: as data().
+  Tensor Full() const;
+  /// Takes this rank's box of `full`, which all ranks must pass with the same values; creates the
+  /// values if there are none, else writes them in place. Local.
+  /// Errors: throws Error(kFailedPrecondition) if it is not placed, Error(kInvalidArgument) naming
+  /// both if shape or dtype differ.
+  void SetFull(const Tensor& full);
+
   friend bool operator==(const Parameter& a, const Parameter& b) { return a.state_ == b.state_; }
   const void* id() const { return state_.get(); }
 
- private:
+ protected:
   struct State {
     Dims shape;
     DType dtype = DType::kF32;
     Init init;
     std::string name;
     bool requires_grad = true;  // Before there are values.
+    bool is_buffer = false;
     bool has_unreduced_gradient = false;
     DeviceMesh mesh;
     Layout layout;
@@ -122,6 +132,15 @@ class Parameter {
     DTensor active;
   };
   std::shared_ptr<State> state_;
+};
+
+/// A tensor of a module that is not trained: running statistics, tables, counters. Has what a
+/// parameter has, but never requires a gradient, and may be of any dtype; forward reads data().
+class Buffer : public Parameter {
+ public:
+  Buffer() = default;
+  /// Errors: throws Error(kInvalidArgument) if `init` is random and `dtype` not floating-point.
+  Buffer(const Dims& shape, DType dtype, Init init = Init::Constant(0));
 };
 
 }  // namespace shardmesh::nn

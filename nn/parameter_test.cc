@@ -198,5 +198,65 @@ TEST(Parameter, KeepsAPlacementThatSomeoneReliesOn) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+TEST(Full, RoundTripsOnAnyMesh) {
+  const MeshShape square = {{"dp", 2}, {"tp", 2}};
+  for (const Case& on : {kOne, Case{{{"dp", 3}}, {Shard(0)}}, Case{{{"dp", 4}}, {Shard(1)}},
+                         Case{square, {Shard(0), Shard(0)}, {1, 0}}}) {
+    const absl::Status status =
+        RunRanks(static_cast<int>(on.mesh.NumRanks()), [&](Communicator& world) {
+          const DeviceMesh mesh = DeviceMesh::Create(world, on.mesh);
+          std::vector<float> values;
+          for (int i = 0; i < 15; ++i) values.push_back(static_cast<float>(i * i) - 40.5f);
+          const Tensor full =
+              Tensor::FromValues<float>(mesh.context(), {5, 3}, std::span<const float>(values));
+          Parameter parameter({5, 3}, DType::kF32, Init::Constant(1));
+          parameter.Place(mesh, LayoutOf(on, {5, 3}));
+          parameter.SetFull(full);  // Creates the values.
+          EXPECT_EQ(parameter.Full().ToVector<float>(), values);
+          EXPECT_TRUE(parameter.requires_grad());
+          const DTensor leaf = parameter.data();
+          const int64_t version = leaf.local().storage()->version();
+          std::reverse(values.begin(), values.end());
+          parameter.SetFull(
+              Tensor::FromValues<float>(mesh.context(), {5, 3}, std::span<const float>(values)));
+          EXPECT_EQ(FullTensor(leaf).ToVector<float>(), values);  // In place.
+          EXPECT_GT(leaf.local().storage()->version(), version);
+        });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(Full, RefusesAnotherShapeOrDtypeNamingBoth) {
+  const absl::Status status = RunRanks(1, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, kOne.mesh);
+    Parameter parameter({5, 3}, DType::kF32, Init::Constant(1));
+    parameter.set_name("w");
+    EXPECT_THROW(parameter.SetFull(Tensor::Meta({5, 3}, DType::kF32)), Error);
+    parameter.Place(mesh, LayoutOf(kOne, {5, 3}));
+    for (const Tensor& full : {Tensor::Empty(mesh.context(), {3, 5}, DType::kF32),
+                               Tensor::Empty(mesh.context(), {5, 3}, DType::kF64)}) {
+      const absl::Status refused = Catch([&] { parameter.SetFull(full); });
+      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("w f32[5,3]"));
+      EXPECT_THAT(std::string(refused.message()),
+                  HasSubstr(std::string(Name(full.dtype())) + full.shape().ToString()));
+    }
+    EXPECT_FALSE(parameter.IsMaterialized());
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(Buffer, OfIntegersTakesItsConstantAndNeverRequiresAGradient) {
+  const absl::Status status = RunRanks(2, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}});
+    Buffer buffer({3}, DType::kI64, Init::Constant(-4));
+    buffer.Place(mesh, Layout::Make(mesh.shape(), {Shard(0)}, {3}));
+    buffer.Materialize(1);
+    EXPECT_EQ(buffer.Full().ToVector<int64_t>(), (std::vector<int64_t>{-4, -4, -4}));
+    EXPECT_FALSE(buffer.data().RequiresGrad());
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 }  // namespace
 }  // namespace shardmesh::nn

@@ -100,7 +100,9 @@ void Check(const ReplicaGroup& group) {
 }  // namespace
 
 void CheckReplicas(Module& module) {
-  for (const ReplicaGroup& group : GroupsOf(module.Parameters())) Check(group);
+  std::vector<Parameter> state = module.Parameters();
+  for (const Module::NamedBuffer& entry : module.NamedBuffers()) state.push_back(entry.buffer);
+  for (const ReplicaGroup& group : GroupsOf(state)) Check(group);
 }
 
 }  // namespace shardmesh::nn

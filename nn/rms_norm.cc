@@ -8,7 +8,7 @@ namespace shardmesh::nn {
 RmsNorm::RmsNorm(int64_t features, double eps, DType dtype)
     : weight_(RegisterParameter("weight", {features}, dtype, Init::Constant(1))), eps_(eps) {}
 
-DTensor RmsNorm::Forward(const Inputs& inputs) {
+Outputs RmsNorm::Forward(const Inputs& inputs) {
   return shardmesh::RmsNorm(inputs[0], weight_.active(), eps_);
 }
 

@@ -48,7 +48,7 @@ class Net : public nn::Module {
   nn::Linear head{embed.weight()};
 
  protected:
-  DTensor Forward(const Inputs& x) override { return head(down(norm(up(embed(x[0]))))); }
+  Outputs Forward(const Inputs& x) override { return head(down(norm(up(embed(x[0]))))); }
 };
 
 std::string MessageOf(const std::function<void()>& call) {
@@ -279,7 +279,7 @@ TEST(PrepareInput, SumsTheGradientOfAReplicatedInputOnce) {
       nn::Linear a{3, 4, {.dtype = DType::kF64}}, b{3, 5, {.dtype = DType::kF64}};
 
      protected:
-      DTensor Forward(const Inputs& x) override {
+      Outputs Forward(const Inputs& x) override {
         return Add(Sum(Square(a(x[0]))), Sum(Square(b(x[0]))));
       }
     } pair;
@@ -333,8 +333,8 @@ class OwnStyle : public Style {
   }
   void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
              int axis) const override {
-    module.AddForwardHook([=](nn::Module&, const nn::Module::Inputs&, DTensor& output) {
-      output = MoveAxis(output, axis, Shard(-1), name);
+    module.AddForwardHook([=](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
+      outputs[0] = MoveAxis(outputs[0], axis, Shard(-1), name);
     });
   }
   std::string ToString() const override { return "OwnStyle()"; }

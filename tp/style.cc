@@ -2,10 +2,12 @@
 #include "shardmesh/tp/style.h"
 
 #include <optional>
+#include <typeinfo>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/partial_precision.h"
 #include "shardmesh/nn/embedding.h"
 #include "shardmesh/nn/linear.h"
@@ -23,15 +25,15 @@ void MoveOutput(DTensor& output, int axis, Placement placement, const std::strin
 }
 
 void AddMoveOutputHook(nn::Module& module, const std::string& name, int axis, Placement placement) {
-  module.AddForwardHook([=, what = absl::StrCat("output of ", name)](
-                            nn::Module&, const nn::Module::Inputs&, DTensor& output) {
-    MoveOutput(output, axis, placement, what);
+  module.AddForwardHook([=, what = absl::StrCat("output of ", name)](nn::Module&, const nn::Inputs&,
+                                                                     nn::Outputs& outputs) {
+    MoveOutput(outputs[0], axis, placement, what);
   });
 }
 
 void AddMoveInputHook(nn::Module& module, const std::string& name, int axis, Placement placement) {
   module.AddForwardPreHook(
-      [=, what = absl::StrCat("input of ", name)](nn::Module&, nn::Module::Inputs& inputs) {
+      [=, what = absl::StrCat("input of ", name)](nn::Module&, nn::Inputs& inputs) {
         if (inputs.empty()) ThrowInvalid(what, ": there is none");
         inputs[0] = MoveAxis(inputs[0], axis, placement, what);
       });
@@ -88,6 +90,11 @@ class RowwiseStyle final : public Style {
                                       const DeviceMesh& mesh, int axis) const override {
     if (const auto* linear = dynamic_cast<const nn::Linear*>(&module)) {
       CheckHeads(ToString(), name, linear->input_heads(), mesh, axis);
+      if (linear->bias() && typeid(module) != typeid(nn::Linear)) {
+        ThrowInvalid(ToString(), " of ", name,
+                     ": a class derived from nn::Linear that has a bias may have a forward of its "
+                     "own, and the bias must be added after the product is reduced");
+      }
       return {{linear->weight(), Shard(1)}};
     }
     if (const auto* embedding = dynamic_cast<const nn::Embedding*>(&module)) {
@@ -98,13 +105,14 @@ class RowwiseStyle final : public Style {
 
   void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
              int axis) const override {
-    auto* linear = dynamic_cast<nn::Linear*>(&module);
-    if (linear == nullptr) return AddMoveOutputHook(module, name, axis, output_);
-    linear->set_product_hook([axis, placement = output_,
-                              what = absl::StrCat("output of ", name)](const DTensor& product) {
-      DTensor moved = product;
-      MoveOutput(moved, axis, placement, what);
-      return moved;
+    const auto* linear = dynamic_cast<const nn::Linear*>(&module);
+    if (linear == nullptr || !linear->bias()) return AddMoveOutputHook(module, name, axis, output_);
+    // The Partial product is reduced before the bias is added: once, and not once a rank.
+    module.SetForward([linear, axis, placement = output_,
+                       what = absl::StrCat("output of ", name)](const nn::Inputs& x) {
+      DTensor product = Linear(x[0], linear->weight().active());
+      MoveOutput(product, axis, placement, what);
+      return product + linear->bias().active();
     });
   }
 
@@ -121,7 +129,7 @@ class SequenceStyle final : public Style {
   void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
              int axis) const override {
     module.AddForwardPreHook(
-        [axis, what = absl::StrCat("input of ", name)](nn::Module&, nn::Module::Inputs& inputs) {
+        [axis, what = absl::StrCat("input of ", name)](nn::Module&, nn::Inputs& inputs) {
           if (inputs.empty()) ThrowInvalid(what, ": there is none");
           MoveOutput(inputs[0], axis, Shard(1), what);
         });
@@ -151,8 +159,8 @@ class PrepareOutputStyle final : public Style {
   void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
              int axis) const override {
     module.AddForwardHook([axis, placement = output_, what = absl::StrCat("output of ", name)](
-                              nn::Module&, const nn::Module::Inputs&, DTensor& output) {
-      output = MoveAxis(output, axis, placement, what);
+                              nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
+      outputs[0] = MoveAxis(outputs[0], axis, placement, what);
     });
   }
   std::string ToString() const override {

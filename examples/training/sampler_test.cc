@@ -53,7 +53,7 @@ class Successor : public nn::Module {
   }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override { return Embedding(inputs[0], table_); }
+  Outputs Forward(const Inputs& inputs) override { return Embedding(inputs[0], table_); }
 
  private:
   DTensor table_;

@@ -60,7 +60,7 @@ Block::Block(int64_t width) : up(kFeatures, width, InF64()), down(width, kFeatur
   RegisterChild("down", down);
 }
 
-DTensor Block::Forward(const Inputs& x) {
+nn::Outputs Block::Forward(const Inputs& x) {
   const DTensor hidden = Tanh(up(x[0]));
   in_forward();
   return Add(x[0], down(hidden));
@@ -75,7 +75,7 @@ Tower::Tower(const std::vector<int64_t>& widths) : head(kFeatures, kOutputs, InF
   RegisterChild("head", head);
 }
 
-DTensor Tower::Forward(const Inputs& x) {
+nn::Outputs Tower::Forward(const Inputs& x) {
   DTensor y = x[0];
   for (int i : route) y = (*blocks[i])(y);
   return head(y);

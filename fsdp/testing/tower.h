@@ -35,7 +35,7 @@ class Block : public nn::Module {
   std::function<void()> in_forward = [] {};  ///< Called between the two.
 
  protected:
-  DTensor Forward(const Inputs& x) override;
+  Outputs Forward(const Inputs& x) override;
 };
 
 /// Blocks and a head. `route` says which blocks a forward calls, in order; default: each once.
@@ -47,7 +47,7 @@ class Tower : public nn::Module {
   std::vector<int> route;
 
  protected:
-  DTensor Forward(const Inputs& x) override;
+  Outputs Forward(const Inputs& x) override;
 };
 
 /// A tower on a mesh, in units or not.

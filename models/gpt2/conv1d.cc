@@ -9,7 +9,7 @@ Conv1d::Conv1d(int64_t inputs, int64_t outputs, DType dtype, nn::Init weight_ini
     : weight_(RegisterParameter("weight", {inputs, outputs}, dtype, weight_init)),
       bias_(RegisterParameter("bias", {outputs}, dtype, nn::Init::Constant(0))) {}
 
-DTensor Conv1d::Forward(const Inputs& inputs) {
+nn::Outputs Conv1d::Forward(const Inputs& inputs) {
   return MatMul(inputs[0], weight_.active()) + bias_.active();
 }
 

@@ -23,7 +23,7 @@ class Conv1d : public nn::Module {
   int64_t outputs() const { return weight_.shape()[1]; }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   nn::Parameter weight_;

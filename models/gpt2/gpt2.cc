@@ -38,7 +38,7 @@ Gpt2Positions::Gpt2Positions(const Gpt2Config& config, DType dtype)
     : weight_(RegisterParameter("weight", {config.n_positions, config.n_embd}, dtype,
                                 WeightInit(config))) {}
 
-DTensor Gpt2Positions::Forward(const Inputs& inputs) {
+nn::Outputs Gpt2Positions::Forward(const Inputs& inputs) {
   const DTensor& x = inputs[0];
   const int64_t positions = weight_.shape()[0];
   if (x.dim(1) > positions) {
@@ -58,7 +58,7 @@ Gpt2Attention::Gpt2Attention(const Gpt2Config& config, DType dtype)
   RegisterChild("resid_dropout", resid_dropout_);
 }
 
-DTensor Gpt2Attention::Forward(const Inputs& inputs) {
+nn::Outputs Gpt2Attention::Forward(const Inputs& inputs) {
   const DTensor& x = inputs[0];
   const int64_t batch = x.dim(0), sequence = x.dim(1), width = x.dim(2);
   const std::vector<DTensor> qkv = Split(c_attn_(x), {width, width, width}, /*dim=*/2);
@@ -85,7 +85,7 @@ void Gpt2Mlp::AddAdapter(int64_t rank) {
   adapter_ = std::move(adapter);
 }
 
-DTensor Gpt2Mlp::Forward(const Inputs& inputs) {
+nn::Outputs Gpt2Mlp::Forward(const Inputs& inputs) {
   const DTensor& x = inputs[0];
   const DTensor y = adapter_ ? c_fc_(x) + (*adapter_)(x) : c_fc_(x);
   return dropout_(c_proj_(GeluTanh(y)));
@@ -102,7 +102,7 @@ Gpt2Block::Gpt2Block(const Gpt2Config& config, DType dtype)
   RegisterChild("mlp", mlp_);
 }
 
-DTensor Gpt2Block::Forward(const Inputs& inputs) {
+nn::Outputs Gpt2Block::Forward(const Inputs& inputs) {
   const DTensor x = inputs[0] + attn_(ln_1_(inputs[0]));
   return x + mlp_(ln_2_(x));
 }
@@ -122,7 +122,7 @@ Gpt2Transformer::Gpt2Transformer(const Gpt2Config& config, DType dtype)
   RegisterChild("ln_f", ln_f_);
 }
 
-DTensor Gpt2Transformer::Forward(const Inputs& inputs) {
+nn::Outputs Gpt2Transformer::Forward(const Inputs& inputs) {
   DTensor x = drop_(wpe_(wte_(inputs[0])));
   for (Gpt2Block& block : h_) x = block(x);
   return ln_f_(x);
@@ -139,7 +139,7 @@ void Gpt2::AddAdapters(int64_t rank) {
   for (Gpt2Block& block : blocks()) block.mlp().AddAdapter(rank);
 }
 
-DTensor Gpt2::Forward(const Inputs& inputs) {
+nn::Outputs Gpt2::Forward(const Inputs& inputs) {
   if (inputs[0].num_dims() != 2) {
     ThrowInvalid("Gpt2: ids are ", inputs[0].ToString(), ", expected [batch, sequence]");
   }

@@ -32,7 +32,7 @@ class Gpt2Positions : public nn::Module {
   Gpt2Positions(const Gpt2Config& config, DType dtype);
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   nn::Parameter weight_;
@@ -45,7 +45,7 @@ class Gpt2Attention : public nn::Module {
   Gpt2Attention(const Gpt2Config& config, DType dtype);
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   int64_t heads_;
@@ -63,7 +63,7 @@ class Gpt2Mlp : public nn::Module {
   void AddAdapter(int64_t rank);
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   DType dtype_;
@@ -81,7 +81,7 @@ class Gpt2Block : public nn::Module {
   Gpt2Mlp& mlp() { return mlp_; }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   nn::LayerNorm ln_1_;
@@ -100,7 +100,7 @@ class Gpt2Transformer : public nn::Module {
   nn::ModuleList<Gpt2Block>& h() { return h_; }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   nn::Embedding wte_;
@@ -127,7 +127,7 @@ class Gpt2 : public nn::Module {
   void AddAdapters(int64_t rank);
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   Gpt2Transformer transformer_;

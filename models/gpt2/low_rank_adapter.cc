@@ -12,7 +12,7 @@ LowRankAdapter::LowRankAdapter(int64_t inputs, int64_t outputs, int64_t rank, DT
   b_ = RegisterParameter("B", {rank, outputs}, dtype, nn::Init::Constant(0));
 }
 
-DTensor LowRankAdapter::Forward(const Inputs& inputs) {
+nn::Outputs LowRankAdapter::Forward(const Inputs& inputs) {
   return MatMul(MatMul(inputs[0], a_.active()), b_.active());
 }
 

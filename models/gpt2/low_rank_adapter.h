@@ -21,7 +21,7 @@ class LowRankAdapter : public nn::Module {
   LowRankAdapter(int64_t inputs, int64_t outputs, int64_t rank, DType dtype);
 
  protected:
-  DTensor Forward(const Inputs& inputs) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   nn::Parameter a_;

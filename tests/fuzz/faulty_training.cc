@@ -33,15 +33,15 @@ LlamaRunOptions OptionsOf(const TrainingSetup& setup) {
 // Points before and after every module's forward and where the gradient of its output arrives.
 void AddPoints(nn::Llama& model, FaultInjector& injector) {
   for (const auto& [name, module] : model.NamedModules()) {
-    module->AddForwardPreHook([&injector](nn::Module&, nn::Module::Inputs&) { injector.Pass(); });
-    module->AddForwardHook([&injector](nn::Module&, const nn::Module::Inputs&, DTensor& output) {
+    module->AddForwardPreHook([&injector](nn::Module&, nn::Inputs&) { injector.Pass(); });
+    module->AddForwardHook([&injector](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
       injector.Pass();
-      if (!output.RequiresGrad()) return;
-      output.RegisterGradHook([&injector](const DTensor& grad) {
+      if (!outputs[0].RequiresGrad()) return;
+      outputs[0].RegisterGradHook([&injector](const DTensor& grad) {
         injector.Pass();
         return grad;
       });
-      output = WithBackwardCallback(output, [&injector] { injector.Pass(); });
+      outputs[0] = WithBackwardCallback(outputs[0], [&injector] { injector.Pass(); });
     });
   }
 }

@@ -78,7 +78,7 @@ class Branch : public nn::Module {
   std::optional<DTensor>* side = nullptr;  // Where a second result goes.
 
  protected:
-  DTensor Forward(const Inputs& x) override {
+  Outputs Forward(const Inputs& x) override {
     fuse_.Pass();
     DTensor hidden = Tanh((*up_)(x[0]));
     if (side != nullptr) *side = Mean(Square(up_->weight().active()));

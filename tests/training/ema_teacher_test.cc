@@ -35,7 +35,7 @@ class Mlp : public nn::Module {
   }
 
  protected:
-  DTensor Forward(const Inputs& x) override { return down_(Tanh(up_(norm_(x[0])))); }
+  Outputs Forward(const Inputs& x) override { return down_(Tanh(up_(norm_(x[0])))); }
 
  private:
   nn::LayerNorm norm_{kInputs, /*eps=*/1e-5, DType::kF64};

@@ -57,7 +57,7 @@ std::vector<Peaks> Train(const DeviceMesh& mesh, const LlamaRunOptions& options,
   model.Initialize(3);
   std::mt19937 random(100 * delays + mesh.WorldGroup().rank());
   for (auto& block : model.Blocks()) {
-    block.AddForwardPreHook([&random](nn::Module&, nn::Module::Inputs&) {
+    block.AddForwardPreHook([&random](nn::Module&, nn::Inputs&) {
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
     });
   }

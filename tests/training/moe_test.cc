@@ -29,7 +29,7 @@ class Expert : public nn::Module {
   }
 
  protected:
-  DTensor Forward(const Inputs& x) override { return down_(Silu(up_(x[0]))); }
+  Outputs Forward(const Inputs& x) override { return down_(Silu(up_(x[0]))); }
 
  private:
   nn::Linear up_{kFeatures, kInner, kLinear};
@@ -49,7 +49,7 @@ class Moe : public nn::Module {
   int calls() const { return calls_; }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override {
+  Outputs Forward(const Inputs& inputs) override {
     const DTensor& x = inputs[0];
     const DTensor p = Softmax(router_(x), -1);
     const std::vector<double> scores = FullTensor(p).ToVector<double>();

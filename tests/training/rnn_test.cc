@@ -24,7 +24,7 @@ class Cell : public nn::Module {
   }
 
  protected:
-  DTensor Forward(const Inputs& h_x) override { return Tanh(hidden_(h_x[0]) + input_(h_x[1])); }
+  Outputs Forward(const Inputs& h_x) override { return Tanh(hidden_(h_x[0]) + input_(h_x[1])); }
 
  private:
   nn::Linear hidden_{kHidden, kHidden, kLinear};
@@ -41,12 +41,12 @@ class Rnn : public nn::Module {
   Cell& cell() { return cell_; }
 
  protected:
-  DTensor Forward(const Inputs& inputs) override {
+  Outputs Forward(const Inputs& inputs) override {
     const DTensor& x = inputs[0];
     DTensor h = Full(x.mesh(), {x.dim(0), kHidden}, DType::kF64, 0.5,
                      std::vector<Placement>(x.mesh().shape().num_axes(), Replicate()));
     for (int64_t t = 0; t < x.dim(1); ++t) {
-      h = cell_.Call({h, Reshape(Slice(x, /*dim=*/1, t, 1), {x.dim(0), kInputs})});
+      h = cell_(h, Reshape(Slice(x, /*dim=*/1, t, 1), {x.dim(0), kInputs}));
     }
     return head_(h);
   }
