@@ -20,9 +20,9 @@ struct LoadOptions {
   bool allow_unexpected = false;
 };
 
-/// Reads every parameter and persistent buffer of `model` and its children from the tensor of the same name, converted to
-/// the parameter's dtype (to nearest). Parameters that already have values are overwritten in
-/// place.
+/// Reads every parameter and persistent buffer of `model` and its children from the tensor of the
+/// same name, converted to its dtype (to nearest). Those that have values are overwritten in
+/// place. Begins with Module::PlaceBuffers.
 ///
 /// A tied parameter is read under the first of its names that the checkpoint has.
 ///

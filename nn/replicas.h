@@ -8,7 +8,8 @@
 
 namespace shardmesh::nn {
 
-/// Compares the bits of every parameter and buffer that is replicated along an axis of more than one rank.
+/// Compares the bits of each parameter and buffer that is replicated along an axis of more than one
+/// rank.
 /// Replicas that start apart stay apart: every rank applies the same updates to its own. Digests
 /// are exchanged (one all-gather of 8 bytes a set of such axes), not values. Parameters without
 /// values are left out.
