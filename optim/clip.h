@@ -33,10 +33,10 @@ enum class NonFiniteNorm {
 ///             more than one rank along which some parameter with a gradient is sharded (none: no
 ///             communication); three if gradients are divided. All ranks pass the same parameters
 ///             in the same order.
-/// Errors:     throws Error(kInvalidArgument) if max_norm or eps is negative or nan,
-///             Error(kFailedPrecondition) naming a parameter whose gradient FullyShard has not
-///             reduced, and Error(kOutOfRange) naming the norm, and a parameter where this rank has
-///             one, if `on_non_finite` says so.
+/// Errors:     throws Error(kInvalidArgument) if max_norm or eps is negative or nan, or one of the
+///             parameters is none; Error(kFailedPrecondition) naming a parameter whose gradient
+///             FullyShard has not reduced; and Error(kOutOfRange) naming the norm, and a parameter
+///             where this rank has one, if `on_non_finite` says so.
 double ClipGradNorm(const std::vector<nn::Parameter>& parameters, double max_norm,
                     double eps = 1e-6, NonFiniteNorm on_non_finite = NonFiniteNorm::kContinue);
 

@@ -12,6 +12,8 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/comm_trace.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::optim {
 namespace {
@@ -211,8 +213,6 @@ TEST(ClipGradNorm, ReturnsANormThatIsNotFiniteAsItIs) {
   });
 }
 
-// y = a + b gives both the same gradient tensor; scaled in place for each, both would be scaled
-// twice.
 // The squares overflowed or vanished, which made gradients 0 and the norm 0.
 TEST(ClipGradNorm, TakesGradientsOfAnySize) {
   const struct {
@@ -287,6 +287,8 @@ TEST(ClipGradNorm, ThrowsOrSkipsTheStepOnEveryRankIfTheNormIsNotFinite) {
   }
 }
 
+// y = a + b gives both the same gradient tensor; scaled in place for each, both would be scaled
+// twice.
 TEST(ClipGradNorm, ScalesGradientsThatShareMemoryOnce) {
   OnRanks({{"dp", 1}}, [](const DeviceMesh& mesh) {
     const Layout layout = Layout::Replicated(mesh.shape(), {2, 2});
@@ -308,6 +310,33 @@ TEST(ClipGradNorm, ScalesGradientsThatShareMemoryOnce) {
     EXPECT_NEAR(ClipGradNorm(parameters, expected / 2, 0), expected, 1e-14);
     for (int i = 0; i < 4; ++i) ExpectGrad(parameters[i], values[i], 0.5);
   });
+}
+
+// A gradient that is not contiguous was replaced where the box had several rows, and written in
+// place where it had one or none: a handle of it then held different things on different ranks.
+TEST(ClipGradNorm, WritesInPlaceOnEveryRankWhateverItsBox) {
+  for (const Dims& shape : {Dims{7, 3}, Dims{2, 5}}) {  // Boxes of 3, 3, 1 and of 1, 1, 0 rows.
+    OnRanks({{"dp", 3}}, [&](const DeviceMesh& mesh) {
+      const Layout layout = Layout::Make(mesh.shape(), {Shard(0)}, shape);
+      const Vector values = RandomVector(shape.NumElements(), 3);
+      const nn::Parameter parameter = WithGrad(mesh, layout, Vector(values.size(), 1.0));
+      DTensor leaf = parameter.data();
+      const auto transposed = [&] {
+        const Tensor full = Tensor::FromValues<double>(mesh.context(), shape, values);
+        const Tensor columns = ops::Clone(mesh.context(), full.Transpose(0, 1));
+        return Transpose(Distribute(mesh, columns, {Shard(1)}), 0, 1);
+      };
+      leaf.SetGrad(transposed());
+      const DTensor handle = leaf.grad();
+      EXPECT_FALSE(handle.IsRowMajor());
+      const int64_t version = handle.local().storage()->version();
+      const double norm = NormOf({values});
+      EXPECT_NEAR(ClipGradNorm({parameter}, norm / 2, 0), norm, 1e-13);
+      EXPECT_EQ(leaf.grad().impl(), handle.impl());
+      EXPECT_EQ(handle.local().storage()->version(), version + 1);
+      ExpectGrad(parameter, values, 0.5);
+    });
+  }
 }
 
 TEST(ClipGradNorm, RefusesLimitsThatAreNone) {
