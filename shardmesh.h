@@ -42,6 +42,7 @@
 #include "shardmesh/nn/rms_norm.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/clip.h"
+#include "shardmesh/optim/grad_scaler.h"
 #include "shardmesh/optim/schedule.h"
 #include "shardmesh/optim/sgd.h"
 #include "shardmesh/placement/box.h"

@@ -14,7 +14,9 @@
 
 namespace shardmesh::optim {
 
-/// What happens if the norm is inf or nan: the same on every rank, as the norm is.
+/// What happens if the norm is inf or nan: the same on every rank, as the norm is. A GradScaler
+/// (grad_scaler.h) skips such a step itself: with one, kContinue and kSkipStep do the same, and
+/// kThrow ends a program that the scaler would continue.
 enum class NonFiniteNorm {
   kContinue,  ///< The gradients follow the formula (as PyTorch's do by default): 0 or nan.
   kThrow,     ///< Error(kOutOfRange), before a gradient is changed.

@@ -48,6 +48,7 @@ class Sgd {
   };
   /// In the order of the parameters.
   const std::vector<State>& states() const { return states_; }
+  const std::vector<nn::Parameter>& parameters() const { return parameters_; }
 
  private:
   void Update(nn::Parameter& parameter, State& state) const;
