@@ -12,6 +12,8 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <stdexcept>
+#include <utility>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/comm/run_ranks.h"
@@ -198,6 +200,14 @@ TEST(GradScaler, ScalesLossesOfSmallDTypesInF32) {
       const DTensor partial =
           Distribute(mesh, Tensor::FromValues<double>(mesh.context(), {}, {3.0}), {Partial()});
       EXPECT_EQ(Item(scaler.Scale(Cast(partial, dtype))), 3 * 65536);
+    }
+    // The gradient of the loss itself, though, is of its dtype.
+    const nn::Parameter w = MakeParameter(mesh, {3});
+    for (const double scale : {65504.0, 65536.0}) {
+      GradScaler scaler({.initial_scale = scale});
+      Backward(scaler.Scale(Sum(Cast(w.data(), DType::kF16))));
+      EXPECT_EQ(ValuesOf(w.data().grad()), Vector(3, scale == 65536 ? kInfinity : scale));
+      DTensor(w.data()).ZeroGrad();
     }
     const DTensor f64 = Full(mesh, {}, DType::kF64, 0.1, {Replicate()});
     EXPECT_EQ(Item(GradScaler().Scale(f64)), 0.1 * 65536);
@@ -692,6 +702,46 @@ TEST(GradScaler, NamesWhatToDoWhenCalledOutOfOrder) {
                           }),
                 HasSubstr("one of the parameters is none"));
   });
+}
+
+// What throws between the calls leaves a step that can be ended, and the next one is as ever.
+TEST(GradScaler, GoesOnAfterAStepThatThrew) {
+  for (const MeshShape& shape : Meshes()) {
+    OnRanks(shape, [](const DeviceMesh& mesh) {
+      const nn::Parameter w = MakeParameter(mesh, SplitLayout(mesh.shape(), {3}), {1, 2, 3});
+      Sgd optimizer({w}, {.lr = 1});
+      GradScaler scaler;
+      const auto backward = [&](const Vector& gradient) {
+        Backward(scaler.Scale(LossOf(w, gradient)));
+      };
+      const DTensor bad = WithBackwardCallback(LossOf(w, {1, 1, 1}),
+                                               [] { throw std::runtime_error("in backward"); });
+      EXPECT_THROW(Backward(scaler.Scale(bad)), std::runtime_error);
+      backward({1, kInfinity, 1});
+      EXPECT_FALSE(scaler.Unscale({w}));
+      EXPECT_THROW(ClipGradNorm({w}, 1.0, 1e-6, NonFiniteNorm::kThrow), Error);
+      EXPECT_FALSE(scaler.Step(optimizer));
+      scaler.Update();
+      EXPECT_EQ(scaler.state(), (GradScaler::State{32768, 0}));
+
+      struct ThrowsOnce {
+        Sgd& optimizer;
+        bool has_thrown = false;
+        const std::vector<nn::Parameter>& parameters() const { return optimizer.parameters(); }
+        void Step() {
+          if (!std::exchange(has_thrown, true)) throw std::runtime_error("in step");
+          optimizer.Step();
+        }
+      } throws_once{optimizer};
+      backward({1, 0, -1});
+      EXPECT_THROW(scaler.Step(throws_once), std::runtime_error);
+      EXPECT_EQ(ValuesOf(w.data().grad()), (Vector{1, 0, -1}));
+      EXPECT_TRUE(scaler.Step(throws_once)) << "again, and unscaled once";
+      scaler.Update();
+      EXPECT_EQ(ValuesOf(w.data()), (Vector{0, 2, 4}));
+      EXPECT_EQ(scaler.state(), (GradScaler::State{32768, 1}));
+    });
+  }
 }
 
 TEST(GradScaler, RefusesGradientsThatCannotBeUnscaled) {
