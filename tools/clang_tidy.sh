@@ -15,7 +15,7 @@ ln -s "$PWD" "$include/shardmesh"
 read -ra system < <(pkg-config --cflags absl_status gmock benchmark openblas nlohmann_json libxxhash)
 
 # Left out: what clang 14 cannot parse (captured structured bindings, names of CPU levels), what
-# needs MPI's or NCCL's headers, and the README's example, which has a using directive.
+# needs MPI's or NCCL's headers, and the examples of the README and docs, which have a using directive.
 if (($#)); then
   files=("$@")
 else
@@ -23,6 +23,7 @@ else
     -o -name '*.cc' ! -name '*_test.cc' ! -name '*_benchmark.cc' \
     ! -path './comm/inprocess/movement.cc' \
     ! -path './comm/mpi/mpi_world.cc' \
+    ! -path './examples/docs_example.cc' \
     ! -path './examples/readme_example.cc' \
     ! -path './tensor/cpu/isa_cpu.cc' -print0)
 fi

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The code that docs/fsdp.md and docs/tp.md show, between marks that name the page; docs_test.sh
+// keeps them the same. Each function trains a small Llama.
+#include <iostream>
+#include <numeric>
+#include <string>
+
+#include "shardmesh/shardmesh.h"
+
+using namespace shardmesh;
+
+namespace {
+
+const nn::LlamaConfig kConfig = {.vocab_size = 256,
+                                 .hidden_size = 64,
+                                 .intermediate_size = 192,
+                                 .num_hidden_layers = 2,
+                                 .num_attention_heads = 4,
+                                 .num_key_value_heads = 2,
+                                 .tie_word_embeddings = true};
+
+/// Ids [8, 33], rows split over all axes but tp.
+DTensor MakeBatch(const DeviceMesh& mesh) {
+  std::vector<int64_t> bytes(8 * 33);
+  std::iota(bytes.begin(), bytes.end(), -4);
+  for (int64_t& byte : bytes) byte = byte * byte % 251;
+  std::vector<Placement> placements;
+  for (const MeshAxis& axis : mesh.shape().axes())
+    placements.push_back(axis.name == "tp" ? Replicate() : Shard(0));
+  return Distribute(mesh, Tensor::FromValues<int64_t>(mesh.context(), {8, 33}, bytes), placements);
+}
+
+DTensor InputsOf(const DTensor& batch) { return Slice(batch, /*dim=*/1, 0, 32); }
+DTensor TargetsOf(const DTensor& batch) { return Slice(batch, /*dim=*/1, 1, 32); }
+
+/// "tp step 3 loss 4.2", once.
+void Print(const std::string& name, int step, const DTensor& loss) {
+  const double value = Item(loss);
+  if (loss.mesh().WorldGroup().rank() == 0)
+    std::cout << name << " step " << step << " loss " << value << "\n";
+}
+
+void TrainFullyShard(const DeviceMesh& mesh) {
+  const DTensor batch = MakeBatch(mesh);
+  nn::Llama model(kConfig);
+  // docs/fsdp.md begin
+  for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
+  fsdp::FullyShard(model, mesh);  // The root unit: the rest.
+  model.Initialize(/*seed=*/1);
+  optim::AdamW optimizer(model.Parameters(), {.lr = 3e-3});
+  for (int step = 0; step < 20; ++step) {
+    DTensor loss = nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch));
+    Backward(loss);  // The loss of the global batch.
+    optim::ClipGradNorm(model.Parameters(), /*max_norm=*/1.0);
+    optimizer.Step();  // Applies and clears the gradients.
+    Print("fsdp", step, loss);
+  }
+  // docs/fsdp.md end
+}
+
+void TrainInF16(const DeviceMesh& mesh) {
+  const DTensor batch = MakeBatch(mesh);
+  nn::Llama model(kConfig);
+  // docs/fsdp.md begin
+  const fsdp::FullyShardOptions f16 = {.mixed_precision = {.param_dtype = DType::kF16}};
+  for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh, f16);
+  fsdp::FullyShard(model, mesh, f16);
+  model.Initialize(/*seed=*/1);
+  optim::AdamW optimizer(model.Parameters(), {.lr = 3e-3});  // The parameters are f32.
+  optim::GradScaler scaler;
+  for (int step = 0; step < 20; ++step) {
+    DTensor loss = nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch));
+    Backward(scaler.Scale(loss));
+    scaler.Unscale(model.Parameters());  // Only because gradients are clipped.
+    optim::ClipGradNorm(model.Parameters(), /*max_norm=*/1.0);
+    scaler.Step(optimizer);  // Nothing, on all ranks, if a gradient is inf or nan on one.
+    scaler.Update();
+    Print("f16", step, loss);
+  }
+  // docs/fsdp.md end
+}
+
+void TrainTensorParallel(const DeviceMesh& mesh) {
+  const DTensor batch = MakeBatch(mesh);
+  nn::Llama model(kConfig);
+  // docs/tp.md begin
+  const Placement between = Shard(1);  // Sequence-parallel; Replicate() for plain TP.
+  const std::string block = "model.layers.*.";
+  tp::Parallelize(model, mesh, "tp",
+                  {
+                      {"model.embed_tokens", tp::Rowwise(between)},
+                      {block + "input_layernorm", tp::Sequence()},
+                      {block + "self_attn", tp::PrepareInput(Replicate())},
+                      {block + "self_attn.q_proj", tp::Colwise()},
+                      {block + "self_attn.k_proj", tp::Colwise()},
+                      {block + "self_attn.v_proj", tp::Colwise()},
+                      {block + "self_attn.o_proj", tp::Rowwise(between)},
+                      {block + "post_attention_layernorm", tp::Sequence()},
+                      {block + "mlp", tp::PrepareInput(Replicate())},
+                      {block + "mlp.gate_proj", tp::Colwise()},
+                      {block + "mlp.up_proj", tp::Colwise()},
+                      {block + "mlp.down_proj", tp::Rowwise(between)},
+                      {"model.norm", tp::Sequence()},
+                      {"lm_head", tp::PrepareInput(Replicate())},
+                      {"lm_head", tp::Colwise()},
+                  });
+  for (auto& layer : model.Blocks()) fsdp::FullyShard(layer, mesh);  // Along dp.
+  fsdp::FullyShard(model, mesh);
+  model.Initialize(/*seed=*/1);
+  // docs/tp.md end
+  optim::AdamW optimizer(model.Parameters(), {.lr = 3e-3});
+  for (int step = 0; step < 20; ++step) {
+    // docs/tp.md begin
+    DTensor logits = model(InputsOf(batch));                    // [S(0), S(2)] @ [dp=2, tp=2]
+    DTensor loss = nn::CrossEntropy(logits, TargetsOf(batch));  // Logits are not gathered.
+    Backward(loss);
+    // docs/tp.md end
+    optim::ClipGradNorm(model.Parameters(), /*max_norm=*/1.0);
+    optimizer.Step();
+    Print("tp", step, loss);
+  }
+}
+
+}  // namespace
+
+int main() {
+  const absl::Status status = RunRanks(4, [](Communicator& world) {
+    TrainFullyShard(DeviceMesh::Create(world, {{"dp", 4}}));
+    TrainInF16(DeviceMesh::Create(world, {{"dp", 4}}));
+    TrainTensorParallel(DeviceMesh::Create(world, {{"dp", 2}, {"tp", 2}}));
+  });
+  if (!status.ok()) std::cerr << status << "\n";
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The C++ blocks of docs/fsdp.md and docs/tp.md are what stands between the marks of
+# examples/docs_example.cc, and that program trains. Argument: its binary.
+set -euo pipefail
+
+readonly source=examples/docs_example.cc
+root=$(dirname "$(readlink -f WORKSPACE)")
+
+# Prints the blocks of page $1, each followed by a line of dashes.
+shown() { awk '/^```cpp$/ { on = 1; next } /^```$/ { if (on) print "----"; on = 0 } on' "$root/$1"; }
+
+# Prints what stands between the marks of page $1, without the first mark's indentation.
+kept() {
+  awk -v begin="// $1 begin" -v end="// $1 end" '
+    { text = $0; sub(/^ +/, "", text) }
+    text == begin { on = 1; indent = length($0) - length(text) + 1; next }
+    text == end { on = 0; print "----" }
+    on { print substr($0, indent) }' "$source"
+}
+
+for page in docs/fsdp.md docs/tp.md; do
+  if [[ -z $(kept "$page") || $(shown "$page") != "$(kept "$page")" ]]; then
+    echo "the \`\`\`cpp blocks of $page are not what stands between its marks in $source:"
+    diff <(shown "$page") <(kept "$page") || true
+    exit 1
+  fi
+done
+
+out=$("$1")
+echo "$out"
+for name in fsdp f16 tp; do
+  awk -v name="$name" '$1 == name { if (first == "") first = $5; last = $5 }
+    END { exit !(first > 5 && last < first / 2) }' <<<"$out" ||
+    { echo "FAILED: the loss of $name does not fall by half" && exit 1; }
+done
