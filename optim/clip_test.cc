@@ -339,6 +339,13 @@ TEST(ClipGradNorm, WritesInPlaceOnEveryRankWhateverItsBox) {
   }
 }
 
+TEST(ClipGradNorm, RefusesAParameterThatIsNone) {
+  const absl::Status status = Catch([&] { ClipGradNorm({nn::Parameter()}, 1); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("ClipGradNorm: one of the parameters is none"));
+}
+
 TEST(ClipGradNorm, RefusesLimitsThatAreNone) {
   for (double bad : {-1.0, std::nan("")}) {
     EXPECT_THAT(std::string(Catch([&] { ClipGradNorm({}, bad); }).message()),
