@@ -36,6 +36,9 @@ class BackwardRegion {
   virtual void Enter(BackwardRegion* next) = 0;
   /// All ops recorded since the region began have been passed, also where no gradient reached some.
   virtual void Leave() = 0;
+  /// A part of forward within the region is computed again, after Enter and before Leave
+  /// (checkpoint.h). What it returns makes that possible, for as long as it lives.
+  virtual std::shared_ptr<void> Resume() { return nullptr; }
 
   /// Whether something was recorded in it, or within a region in it.
   bool has_ops() const { return has_ops_; }

@@ -2,6 +2,7 @@
 #include "shardmesh/dtensor/dispatch.h"
 
 #include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/internal/checkpoint_frame.h"
 #include "shardmesh/dtensor/internal/move.h"
 #include "shardmesh/tensor/ops.h"
 
@@ -49,8 +50,12 @@ OpCall::OpCall(const Op& op, std::span<const DTensor* const> operands)
     if (impl.local.storage()->IsReleased()) ThrowReleased(op, *operand);
     key_.Add(impl.layout.id());
     key_.Add(static_cast<unsigned>(impl.dtype) | static_cast<unsigned>(impl.local.dtype()) << 8);
+    records_ |= impl.requires_grad;
   }
   for (const int coordinate : mesh().coord()) key_.Add(coordinate);
+  records_ &= runtime_.grad_enabled;
+  if (runtime_.checkpoint != nullptr)
+    records_ = runtime_.checkpoint->NoteOp(op_, operands_, records_);
   runtime_.BeginCall();
 }
 
@@ -161,14 +166,6 @@ DTensor OpCall::View(Tensor local, internal::MemoryOrder order, bool may_write) 
   if (is_view) impl->order = order;
   impl->may_write = is_view && may_write;
   return DTensor(std::move(impl));
-}
-
-bool OpCall::Records() const {
-  if (!runtime_.grad_enabled) return false;
-  for (const DTensor* operand : operands_) {
-    if (operand->impl()->requires_grad) return true;
-  }
-  return false;
 }
 
 }  // namespace shardmesh

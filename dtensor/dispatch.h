@@ -126,7 +126,7 @@ class OpCall {
   DTensor View(Tensor local, internal::MemoryOrder order, bool may_write) const;
 
   /// Whether Record would record.
-  bool Records() const;
+  bool Records() const { return records_; }
   /// Makes `results` differentiable: `backward(std::span<const DTensor> grads, Gradients& out)`
   /// gets one gradient a result. Does nothing if no operand requires a gradient or NoGrad is alive.
   template <typename F>
@@ -160,8 +160,9 @@ class OpCall {
   const Decision* decision_ = nullptr;
   absl::InlinedVector<Tensor, 4> moved_;   // Empty if nothing moved.
   absl::InlinedVector<Tensor, 4> locals_;  // What kernels read: moved or widened; empty if neither.
-  bool wide_ = false;                      // Operands of a small dtype are f32.
-  DType small_dtype_ = DType::kF32;        // Which one.
+  bool records_ = false;
+  bool wide_ = false;                // Operands of a small dtype are f32.
+  DType small_dtype_ = DType::kF32;  // Which one.
 };
 
 }  // namespace shardmesh

@@ -9,6 +9,7 @@
 #include "shardmesh/dtensor/internal/dtensor_impl.h"
 #include "shardmesh/dtensor/internal/node.h"
 #include "shardmesh/dtensor/runtime.h"
+#include "shardmesh/dtensor/saved_tensor_hooks.h"
 
 namespace shardmesh {
 
@@ -44,9 +45,22 @@ void Gradients::Write(int operand, const DeviceMesh& mesh, const Layout& layout,
   values_[operand].impl()->dtype = dtype;
 }
 
-Saved::Saved(const DTensor& x) : value_(x.Detach()), version_(x.local().storage()->version()) {}
+bool Saved::Pack(const DTensor& x) {
+  const Runtime& runtime = *x.impl()->runtime;
+  if (runtime.saved_tensor_hooks == nullptr || !runtime.grad_enabled) return false;
+  packed_ = runtime.saved_tensor_hooks->Pack(x.Detach());
+  return packed_ != nullptr;
+}
 
-Saved::Saved(DTensor&& x) : version_(x.local().storage()->version()) {
+Saved::Saved(const DTensor& x) {
+  if (Pack(x)) return;
+  value_ = x.Detach();
+  version_ = x.local().storage()->version();
+}
+
+Saved::Saved(DTensor&& x) {
+  if (Pack(x)) return;
+  version_ = x.local().storage()->version();
   const bool is_apart = x.impl().use_count() == 1 && x.IsLeaf() && !x.RequiresGrad();
   value_ = is_apart ? std::move(x) : x.Detach();
 }
@@ -62,9 +76,19 @@ void CheckUnwritten(const char* op, const std::string& what, int64_t now, int64_
 }  // namespace
 
 DTensor Saved::Get(const char* op) const {
+  if (packed_ != nullptr) return packed_->Unpack(op);
   const int64_t now = value_.local().storage()->version();
   if (now != version_) CheckUnwritten(op, value_.ToString(), now, version_);
   return value_;
+}
+
+SavedTensorHooksScope::SavedTensorHooksScope(const DeviceMesh& mesh,
+                                             std::shared_ptr<SavedTensorHooks> hooks)
+    : runtime_(Runtime::Of(mesh)),
+      before_(std::exchange(runtime_.saved_tensor_hooks, std::move(hooks))) {}
+
+SavedTensorHooksScope::~SavedTensorHooksScope() {
+  runtime_.saved_tensor_hooks = std::move(before_);
 }
 
 SavedTensor::SavedTensor(const Tensor& x) : value_(x), version_(x.storage()->version()) {}

@@ -11,6 +11,7 @@
 #define SHARDMESH_DTENSOR_GRADIENTS_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
@@ -18,6 +19,7 @@
 
 namespace shardmesh {
 
+class PackedTensor;
 namespace internal {
 struct Edge;
 }
@@ -58,7 +60,8 @@ class Gradients {
   absl::InlinedVector<bool, 3> delivered_;
 };
 
-/// A value kept for backward, outside the graph. Reading it after an in-place write throws.
+/// A value kept for backward, outside the graph, or what SavedTensorHooks have made of it. Reading
+/// it after an in-place write throws.
 class Saved {
  public:
   Saved() = default;
@@ -69,8 +72,11 @@ class Saved {
   DTensor Get(const char* op) const;
 
  private:
+  bool Pack(const DTensor& x);
+
   DTensor value_;
   int64_t version_ = 0;
+  std::shared_ptr<PackedTensor> packed_;
 };
 
 /// The same for a plain tensor, whose values the backward of an op reads.

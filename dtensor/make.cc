@@ -9,6 +9,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/checkpoint_frame.h"
 #include "shardmesh/dtensor/internal/move.h"
 #include "shardmesh/tensor/ops.h"
 
@@ -230,12 +231,15 @@ DTensor Redistribute(const DTensor& x, const Layout& layout) {
     ThrowInvalid("Redistribute: ", layout.ToString(), " is not a layout of ", x.ToString());
   }
   CheckPartial("Redistribute", x.dtype(), layout);
+  if (internal::IsKept(kRedistribute.name, x))
+    return internal::Kept(x, [&] { return Redistribute(x, layout); });
   Runtime& runtime = *x.impl()->runtime;
+  const DTensor* operands[] = {&x};
+  if (runtime.checkpoint != nullptr) runtime.checkpoint->NoteOp(kRedistribute, operands, false);
   DTensor y = internal::MoveTo(x, layout, kRedistribute.name);
   if (!x.RequiresGrad() || !runtime.grad_enabled) return y;
   // An anchor even where nothing moved: the gradient is delivered in the layout that the value came
   // in.
-  const DTensor* operands[] = {&x};
   internal::RecordNode(
       runtime.NextSequence(), kRedistribute.name, operands, {&y},
       [layout = x.layout().PartialAsReplicate()](std::span<const DTensor> grads, Gradients& out) {

@@ -3,6 +3,7 @@
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/checkpoint_frame.h"
 #include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/tensor/ops.h"
@@ -92,6 +93,8 @@ DTensor Rotary(const DTensor& x, const Tensor& cos, const Tensor& sin) {
 
 DTensor Attention(const DTensor& q, const DTensor& k, const DTensor& v, bool causal,
                   std::optional<double> scale) {
+  if (internal::IsKept(kAttention.name, q))
+    return internal::Kept(q, [&] { return Attention(q, k, v, causal, scale); });
   OpCall call(kAttention, {&q, &k, &v});
   call.Decide([&] {
     CheckOperands(q, k, v);

@@ -131,11 +131,13 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t igno
   const DTensor* operands[] = {&logits};
   internal::RecordNode(
       runtime.NextSequence(), kCrossEntropy.name, operands, {&loss},
-      [sl = Saved(logits), st = Saved(targets), sums, count, ignore_index](
-          std::span<const DTensor> grads, Gradients& out) {
-        const DTensor scale = count ? Div(grads[0], count) : grads[0];
-        out.Set(0, LogitsGradient(sl.Get(kCrossEntropy.name), st.Get(kCrossEntropy.name), sums,
-                                  Expand(scale, sums.max.shape()), ignore_index));
+      [sl = Saved(logits), st = Saved(targets), sm = Saved(sums.max), se = Saved(sums.sum_exp),
+       sc = count ? Saved(count) : Saved(), has_count = static_cast<bool>(count),
+       rows = sums.max.shape(), ignore_index](std::span<const DTensor> grads, Gradients& out) {
+        const char* const op = kCrossEntropy.name;
+        const DTensor scale = has_count ? Div(grads[0], sc.Get(op)) : grads[0];
+        out.Set(0, LogitsGradient(sl.Get(op), st.Get(op), {sm.Get(op), se.Get(op)},
+                                  Expand(scale, rows), ignore_index));
       });
   return loss;
 }

@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/checkpoint_frame.h"
 #include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/tensor/ops.h"
@@ -116,6 +117,7 @@ OpRule MatMulRule(const DTensor& a, const DTensor& b) {
 }  // namespace
 
 DTensor MatMul(const DTensor& a, const DTensor& b) {
+  if (internal::IsKept(kMatMul.name, a)) return internal::Kept(a, [&] { return MatMul(a, b); });
   OpCall call(kMatMul, {&a, &b});
   call.Decide([&] { return MatMulRule(a, b); });
   DTensor y = call.ResultOf(a.dtype(), ops::MatMul(call.context(), call.local(0), call.local(1),
@@ -138,6 +140,8 @@ DTensor MatMul(const DTensor& a, const DTensor& b) {
 }
 
 DTensor Linear(const DTensor& x, const DTensor& weight, const DTensor& bias) {
+  if (internal::IsKept(kLinear.name, x))
+    return internal::Kept(x, [&] { return Linear(x, weight, bias); });
   OpCall call(kLinear, {&x, &weight});
   call.Decide([&] { return LinearRule(kLinear.name, x, weight, /*contracted=*/1); });
   DTensor y = call.ResultOf(

@@ -23,6 +23,10 @@ namespace shardmesh {
 
 class BackwardParticipant;
 class BackwardRegion;
+class SavedTensorHooks;
+namespace internal {
+class CheckpointFrame;
+}
 
 /// What a decision depends on: op, static attributes, operand layouts and dtypes, this rank's
 /// coordinate. Values that change every step never enter it.
@@ -90,7 +94,9 @@ class Runtime {
   }
   uint64_t NextSequence() { return ++sequence_; }
   bool in_backward = false;
-  std::shared_ptr<BackwardRegion> region;  ///< The innermost that is open.
+  std::shared_ptr<SavedTensorHooks> saved_tensor_hooks;
+  internal::CheckpointFrame* checkpoint = nullptr;  ///< The innermost whose function runs.
+  std::shared_ptr<BackwardRegion> region;           ///< The innermost that is open.
   /// Of the Backward now running.
   std::vector<std::shared_ptr<BackwardParticipant>> participants;
   /// Called when the Backward now running ends, with whether it succeeded.

@@ -2,6 +2,7 @@
 #include "shardmesh/nn/dropout.h"
 
 #include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/checkpoint.h"
 #include "shardmesh/dtensor/ops.h"
 
 namespace shardmesh::nn {
@@ -16,9 +17,11 @@ Outputs Dropout::Forward(const Inputs& inputs) {
     Throw(absl::StatusCode::kFailedPrecondition, "Dropout ", FullName(),
           " has no seed: call Initialize on the model (values that were loaded stay)");
   }
-  // No parameter's name ends like this, so initial values come from other random streams.
-  const std::string name = FullName() + "/dropout";
-  const RandomKey key = {.seed = *seed_, .stream = RandomStreamOf(name, /*salt=*/calls_++)};
+  const RandomKey key = OnceInCheckpoint(inputs[0].mesh(), [this] {
+    // No parameter's name ends like this, so initial values come from other random streams.
+    const std::string name = FullName() + "/dropout";
+    return RandomKey{.seed = *seed_, .stream = RandomStreamOf(name, /*salt=*/calls_++)};
+  });
   return shardmesh::Dropout(inputs[0], p_, key);
 }
 
