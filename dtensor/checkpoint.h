@@ -39,8 +39,8 @@ struct CheckpointOptions {
 /// Collective if `fn` is, here and in Backward.
 ///
 /// Memory: from here to its backward, the inputs (of which some live anyway); in its backward, all
-/// that `fn` saves. Parameters that FullyShard gathers are not gathered more often: backward gathers
-/// them for both uses.
+/// that `fn` saves. FullyShard gathers parameters no more often than without: once in backward, for
+/// both uses.
 /// Errors: throws Error(kInvalidArgument) if `inputs` has no tensor. Backward throws
 /// Error(kFailedPrecondition) if an input, or another value from outside that an op of `fn` reads,
 /// was written in between; naming the op, if `fn` has computed something else.

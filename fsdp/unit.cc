@@ -220,6 +220,22 @@ void UnitCall::Enter(BackwardRegion* next) {
 
 void UnitCall::Leave() { unit_->Leave(*this, next_is_same_); }
 
+std::shared_ptr<void> UnitCall::Resume() {
+  unit_->Resume();
+  return std::shared_ptr<void>(nullptr, [unit = unit_](void*) { unit->Pause(); });
+}
+
+void Unit::Resume() {
+  Unshard();
+  for (const auto& parameter : parameters_) parameter->Activate();
+  ++open_calls_;
+}
+
+void Unit::Pause() {
+  if (--open_calls_ > 0) return;
+  for (const auto& parameter : parameters_) parameter->Deactivate();
+}
+
 void Unit::Expect() {
   coordinator_->Join(*this);
   ++expected_;

@@ -77,6 +77,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void DropCall();
 
   // ---- backward ---------------------------------------------------------------------------------
+  /// Forward goes on within a call of the unit, in a recomputation. Pause does not throw.
+  void Resume();
+  void Pause();
   void Expect();
   /// `next` is the unit to gather ahead, or null.
   void Enter(Unit* next);
@@ -132,6 +135,7 @@ class UnitCall : public BackwardRegion {
   void Expect() override { unit_->Expect(); }
   void Enter(BackwardRegion* next) override;
   void Leave() override;
+  std::shared_ptr<void> Resume() override;
 
  private:
   std::shared_ptr<Unit> unit_;
