@@ -141,12 +141,15 @@ rc=${PIPESTATUS[0]}
 says "cannot write the report: Broken pipe"
 run "${short[@]}" --metrics=/dev/full
 says "cannot write metrics file '/dev/full': No space left on device"
-# A limit of 1024 bytes is a full disk: whole lines or nothing.
-(ulimit -f 1 && exec "$train_llama" "${short[@]}" --steps=40 --metrics="$dir/m" 2>"$dir/err" </dev/null | cat >/dev/null
-  exit "${PIPESTATUS[0]}")
-rc=$?
-says "cannot write metrics file '$dir/m': File too large"
-[[ -s $dir/m && $(tail -c 1 "$dir/m" | od -An -tx1) == " 0a" ]] || fail "half a line of metrics"
+# A limit of 1024 bytes is a full disk: whole lines or nothing. (The thread sanitizer maps a file that
+# is larger.)
+if [[ -z ${TSAN_OPTIONS-} ]]; then
+  (ulimit -f 1 && exec "$train_llama" "${short[@]}" --steps=40 --metrics="$dir/m" 2>"$dir/err" </dev/null | cat >/dev/null
+    exit "${PIPESTATUS[0]}")
+  rc=$?
+  says "cannot write metrics file '$dir/m': File too large"
+  [[ -s $dir/m && $(tail -c 1 "$dir/m" | od -An -tx1) == " 0a" ]] || fail "half a line of metrics"
+fi
 
 # ---- a loss that is not finite ---------------------------------------------
 run "${short[@]}" --steps=30 --lr=1e6 --warmup=0 --metrics="$dir/m"
