@@ -29,7 +29,8 @@ DTensor ViewResult(const OpCall& call, const DTensor& x, Tensor local, MemoryOrd
 
 // Both shapes are cut, from the left, into groups of dims with equal products. Within a group a
 // shard of the first dim survives where the number of shards divides both first dims: then the
-// pieces are the same elements.
+// pieces are the same elements. A dim of extent 1 that comes or goes is in no group: it would stand
+// first where the shard is on the next.
 OpRule ReshapeRule(const DTensor& x, const Dims& shape) {
   const Dims& from = x.shape();
   Rule rule;
@@ -37,6 +38,13 @@ OpRule ReshapeRule(const DTensor& x, const Dims& shape) {
   rule.outputs.emplace_back();
   int i = 0, j = 0;
   while (i < from.size() || j < shape.size()) {
+    const bool has_one = i < from.size() && from[i] == 1;
+    const bool gets_one = j < shape.size() && shape[j] == 1;
+    if (has_one != gets_one) {
+      (has_one ? rule.inputs : rule.outputs)[0].push_back(Rule::kNotShardable);
+      ++(has_one ? i : j);
+      continue;
+    }
     const int first_i = i, first_j = j;
     int64_t left = i < from.size() ? from[i++] : 1;
     int64_t right = j < shape.size() ? shape[j++] : 1;
