@@ -40,14 +40,19 @@ void ExpectClose(const Outcome& actual, const Outcome& expected) {
 }  // namespace
 
 void ExpectSameOnAllMeshes(const std::function<Outcome(const DeviceMesh& mesh)>& program) {
+  ExpectSameOnMeshes({{{"dp", 1}},
+                      {{"dp", 2}},
+                      {{"dp", 3}},
+                      {{"dp", 4}},
+                      {{"dp", 2}, {"tp", 2}},
+                      {{"dp_replicate", 2}, {"dp", 2}}},
+                     program);
+}
+
+void ExpectSameOnMeshes(const std::vector<MeshShape>& shapes,
+                        const std::function<Outcome(const DeviceMesh& mesh)>& program) {
   const Outcome expected = RunOn({}, program)[0];
   ASSERT_FALSE(expected.losses.empty());
-  const std::vector<MeshShape> shapes = {{{"dp", 1}},
-                                         {{"dp", 2}},
-                                         {{"dp", 3}},
-                                         {{"dp", 4}},
-                                         {{"dp", 2}, {"tp", 2}},
-                                         {{"dp_replicate", 2}, {"dp", 2}}};
   for (const MeshShape& shape : shapes) {
     SCOPED_TRACE(shape.ToString());
     const std::vector<Outcome> outcomes = RunOn(shape, program);

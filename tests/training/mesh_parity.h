@@ -37,6 +37,10 @@ struct Outcome {
 /// up to 1e-12 of the largest magnitude, and the same bits on all ranks of a mesh.
 void ExpectSameOnAllMeshes(const std::function<Outcome(const DeviceMesh& mesh)>& program);
 
+/// The same on other meshes.
+void ExpectSameOnMeshes(const std::vector<MeshShape>& shapes,
+                        const std::function<Outcome(const DeviceMesh& mesh)>& program);
+
 /// FullyShard along dp and dp_replicate; nothing on a mesh without axes.
 void ShardUnit(nn::Module& module, const DeviceMesh& mesh);
 
