@@ -12,13 +12,13 @@ using namespace shardmesh;
 
 namespace {
 
-const nn::LlamaConfig kConfig = {.vocab_size = 256,
-                                 .hidden_size = 64,
-                                 .intermediate_size = 192,
-                                 .num_hidden_layers = 2,
-                                 .num_attention_heads = 4,
-                                 .num_key_value_heads = 2,
-                                 .tie_word_embeddings = true};
+const models::LlamaConfig kConfig = {.vocab_size = 256,
+                                     .hidden_size = 64,
+                                     .intermediate_size = 192,
+                                     .num_hidden_layers = 2,
+                                     .num_attention_heads = 4,
+                                     .num_key_value_heads = 2,
+                                     .tie_word_embeddings = true};
 
 /// Ids [8, 33], rows split over all axes but tp.
 DTensor MakeBatch(const DeviceMesh& mesh) {
@@ -43,7 +43,7 @@ void Print(const std::string& name, int step, const DTensor& loss) {
 
 void TrainFullyShard(const DeviceMesh& mesh) {
   const DTensor batch = MakeBatch(mesh);
-  nn::Llama model(kConfig);
+  models::Llama model(kConfig);
   // docs/fsdp.md begin
   for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
   fsdp::FullyShard(model, mesh);  // The root unit: the rest.
@@ -61,7 +61,7 @@ void TrainFullyShard(const DeviceMesh& mesh) {
 
 void TrainInF16(const DeviceMesh& mesh) {
   const DTensor batch = MakeBatch(mesh);
-  nn::Llama model(kConfig);
+  models::Llama model(kConfig);
   // docs/fsdp.md begin
   const fsdp::FullyShardOptions f16 = {.mixed_precision = {.param_dtype = DType::kF16}};
   for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh, f16);
@@ -83,7 +83,7 @@ void TrainInF16(const DeviceMesh& mesh) {
 
 void TrainTensorParallel(const DeviceMesh& mesh) {
   const DTensor batch = MakeBatch(mesh);
-  nn::Llama model(kConfig);
+  models::Llama model(kConfig);
   // docs/tp.md begin
   const Placement between = Shard(1);  // Sequence-parallel; Replicate() for plain TP.
   const std::string block = "model.layers.*.";

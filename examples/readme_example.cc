@@ -12,12 +12,12 @@ using namespace shardmesh;
 int main() {
   absl::Status status = RunRanks(4, [](Communicator& world) {
     DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}, {"tp", 2}});
-    nn::Llama model({.vocab_size = 256,
-                     .hidden_size = 64,
-                     .intermediate_size = 192,
-                     .num_hidden_layers = 2,
-                     .num_attention_heads = 4});  // Shapes alone, no memory yet.
-    tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan());
+    models::Llama model({.vocab_size = 256,
+                         .hidden_size = 64,
+                         .intermediate_size = 192,
+                         .num_hidden_layers = 2,
+                         .num_attention_heads = 4});  // Shapes alone, no memory yet.
+    tp::Parallelize(model, mesh, "tp", models::LlamaTpPlan());
     for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
     fsdp::FullyShard(model, mesh);
     model.Initialize(/*seed=*/1);  // Each rank makes its own shards.

@@ -2,8 +2,8 @@
 //
 // Reads a model's parameters from a checkpoint; each rank reads its own boxes and nothing else.
 //
-//   nn::Llama model(config);
-//   tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan());
+//   models::Llama model(config);
+//   tp::Parallelize(model, mesh, "tp", models::LlamaTpPlan());
 //   SHARDMESH_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(directory));
 //   SHARDMESH_RETURN_IF_ERROR(nn::LoadParameters(model, reader));
 #ifndef SHARDMESH_NN_LOAD_H_

@@ -162,7 +162,7 @@ std::string Printable(std::string_view text) {
 
 void Report::OnStart(Trainer& trainer) {
   const TrainOptions& options = trainer.options();
-  const nn::LlamaConfig& model = options.model;
+  const models::LlamaConfig& model = options.model;
   total_steps_ = options.steps;
   int64_t elements = 0;
   for (const nn::Parameter& parameter : trainer.model().Parameters()) {

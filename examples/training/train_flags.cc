@@ -31,7 +31,7 @@ struct Flag {
 /// In the order of the help.
 std::vector<Flag> FlagsOf(TrainFlags& flags) {
   TrainOptions& options = flags.options;
-  nn::LlamaConfig& model = options.model;
+  models::LlamaConfig& model = options.model;
   return {
       {"mesh", &options.mesh, "axes and their sizes, outermost first: dp_replicate, dp, tp"},
       {"steps", &options.steps, "number of steps"},

@@ -41,7 +41,7 @@ absl::Status MultipleOf(const char* name, int64_t value, const char* other, int6
 }
 
 /// With the names of the flags; LlamaConfig::Validate checks more, with its own names.
-absl::Status ValidateModel(const nn::LlamaConfig& model) {
+absl::Status ValidateModel(const models::LlamaConfig& model) {
   SHARDMESH_RETURN_IF_ERROR(InRange("hidden", model.hidden_size, 1, kMaxExtent));
   SHARDMESH_RETURN_IF_ERROR(InRange("mlp", model.intermediate_size, 1, kMaxExtent));
   SHARDMESH_RETURN_IF_ERROR(InRange("layers", model.num_hidden_layers, 1, kMaxLayers));
@@ -60,7 +60,7 @@ absl::Status ValidateModel(const nn::LlamaConfig& model) {
 /// The largest activation of a step: the logits, or what is between two layers of the model. All
 /// factors are below 2^31.
 absl::Status ValidateActivations(const TrainOptions& options) {
-  const nn::LlamaConfig& model = options.model;
+  const models::LlamaConfig& model = options.model;
   const int64_t width = std::max({model.vocab_size, model.hidden_size, model.intermediate_size,
                                   model.num_attention_heads * model.HeadDim()});
   const auto elements = static_cast<unsigned __int128>(options.batch * options.sequence) *

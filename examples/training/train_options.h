@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "shardmesh/mesh/mesh_shape.h"
-#include "shardmesh/nn/llama_config.h"
+#include "shardmesh/models/llama/llama_config.h"
 #include "shardmesh/optim/adamw.h"
 
 namespace shardmesh::examples {
@@ -30,12 +30,12 @@ std::string UnparsePrecision(Precision precision);
 
 struct TrainOptions {
   MeshShape mesh = {{"dp", 2}, {"tp", 2}};
-  nn::LlamaConfig model = {.vocab_size = 256,
-                           .hidden_size = 128,
-                           .intermediate_size = 384,
-                           .num_hidden_layers = 4,
-                           .num_attention_heads = 4,
-                           .num_key_value_heads = 2};
+  models::LlamaConfig model = {.vocab_size = 256,
+                               .hidden_size = 128,
+                               .intermediate_size = 384,
+                               .num_hidden_layers = 4,
+                               .num_attention_heads = 4,
+                               .num_key_value_heads = 2};
   int64_t steps = 100;
   int64_t batch = 16;  ///< Rows of the global batch.
   int64_t sequence = 128;

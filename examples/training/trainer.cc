@@ -9,10 +9,10 @@
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/examples/training/rank_exchange.h"
 #include "shardmesh/fsdp/fully_shard.h"
+#include "shardmesh/models/llama/llama_tp_plan.h"
 #include "shardmesh/nn/loss.h"
 #include "shardmesh/optim/clip.h"
 #include "shardmesh/tensor/time_profile.h"
-#include "shardmesh/tp/llama_plan.h"
 #include "shardmesh/tp/parallelize.h"
 
 namespace shardmesh::examples {
@@ -24,9 +24,9 @@ const TrainOptions& Checked(const TrainOptions& options, const ByteText& text) {
   return options;
 }
 
-void Parallelize(nn::Llama& model, const DeviceMesh& mesh, const TrainOptions& options) {
+void Parallelize(models::Llama& model, const DeviceMesh& mesh, const TrainOptions& options) {
   if (mesh.shape().Has("tp")) {
-    tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(options.sequence_parallel));
+    tp::Parallelize(model, mesh, "tp", models::LlamaTpPlan(options.sequence_parallel));
   }
   fsdp::FullyShardOptions fsdp;
   fsdp.shard_axes.emplace();  // Without a dp axis nothing is sharded.
@@ -34,7 +34,7 @@ void Parallelize(nn::Llama& model, const DeviceMesh& mesh, const TrainOptions& o
   if (options.precision == Precision::kBF16) {
     fsdp.mixed_precision = {.param_dtype = DType::kBF16, .reduce_dtype = DType::kF32};
   }
-  for (nn::LlamaBlock& block : model.Blocks()) fsdp::FullyShard(block, mesh, fsdp);
+  for (models::LlamaBlock& block : model.Blocks()) fsdp::FullyShard(block, mesh, fsdp);
   fsdp::FullyShard(model, mesh, fsdp);
 }
 

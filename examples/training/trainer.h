@@ -17,7 +17,7 @@
 #include "shardmesh/examples/training/step_metrics.h"
 #include "shardmesh/examples/training/train_options.h"
 #include "shardmesh/mesh/device_mesh.h"
-#include "shardmesh/nn/llama.h"
+#include "shardmesh/models/llama/llama.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/schedule.h"
 
@@ -33,7 +33,7 @@ class Trainer {
 
   const TrainOptions& options() const { return options_; }
   const DeviceMesh& mesh() const { return mesh_; }
-  nn::Llama& model() { return model_; }
+  models::Llama& model() { return model_; }
   const optim::AdamW& optimizer() const { return optimizer_; }
 
   /// Trains on the batch of the next step. The times and collectives in the result do not include
@@ -54,7 +54,7 @@ class Trainer {
   TrainOptions options_;
   const ByteText& text_;
   DeviceMesh mesh_;
-  nn::Llama model_;
+  models::Llama model_;
   std::vector<nn::Parameter> parameters_;
   optim::AdamW optimizer_;
   optim::CosineSchedule schedule_;

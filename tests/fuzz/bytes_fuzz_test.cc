@@ -39,7 +39,7 @@
 #include "shardmesh/checkpoint/testing/safetensors_builder.h"
 #include "shardmesh/examples/training/mesh_flag.h"
 #include "shardmesh/examples/training/train_flags.h"
-#include "shardmesh/nn/llama_config.h"
+#include "shardmesh/models/llama/llama_config.h"
 
 // ---- memory in use, as operator new and delete see it ------------------------------------------
 
@@ -449,8 +449,8 @@ TEST(BytesFuzz, LlamaConfigurations) {
                        "\"rope_parameters\"", "\"factor\"",      "\"rope_type\""};
   const auto make = [&](Random& random) { return Variant(random.Of(valid), words, random); };
   Fuzz(make, [&](const std::string& input) {
-    const absl::StatusOr<nn::LlamaConfig> config =
-        nn::LlamaConfig::FromJson(input, "a\n" + input.substr(0, 1000));
+    const absl::StatusOr<models::LlamaConfig> config =
+        models::LlamaConfig::FromJson(input, "a\n" + input.substr(0, 1000));
     if (!config.ok()) {
       ExpectShortAndPrintable(config.status());
       return false;
@@ -460,7 +460,7 @@ TEST(BytesFuzz, LlamaConfigurations) {
     EXPECT_EQ(config->num_attention_heads % config->KeyValueHeads(), 0);
     int64_t elements;
     EXPECT_FALSE(__builtin_mul_overflow(config->vocab_size, config->hidden_size * 8, &elements));
-    EXPECT_EQ(nn::LlamaConfig::FromJson(input).value(), *config);
+    EXPECT_EQ(models::LlamaConfig::FromJson(input).value(), *config);
     return true;
   });
 }

@@ -31,7 +31,7 @@ LlamaRunOptions OptionsOf(const TrainingSetup& setup) {
 }
 
 // Points before and after every module's forward and where the gradient of its output arrives.
-void AddPoints(nn::Llama& model, FaultInjector& injector) {
+void AddPoints(models::Llama& model, FaultInjector& injector) {
   for (const auto& [name, module] : model.NamedModules()) {
     module->AddForwardPreHook([&injector](nn::Module&, nn::Inputs&) { injector.Pass(); });
     module->AddForwardHook([&injector](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
@@ -109,7 +109,7 @@ class Training {
   const LlamaRunOptions options_;
   const DeviceMesh mesh_;
   FaultInjector injector_;
-  nn::Llama model_;
+  models::Llama model_;
 };
 
 }  // namespace

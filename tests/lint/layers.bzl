@@ -23,7 +23,7 @@ LAYERS = [
     struct(name = "optim", targets = ["//optim"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "//nn:parameter"]),
     struct(name = "fsdp", targets = ["//fsdp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
     struct(name = "tp", targets = ["//tp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
-    struct(name = "models", targets = ["//models/gpt2"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim", "fsdp", "tp"]),
+    struct(name = "models", targets = ["//models/gpt2", "//models/llama"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim", "fsdp", "tp"]),
     struct(name = "examples", targets = ["//examples:train_llama"], may_use = ["//:shardmesh", "base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim", "fsdp", "tp", "models"]),
 ]
 

@@ -17,10 +17,10 @@
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/fsdp/fully_shard.h"
+#include "shardmesh/models/llama/llama_tp_plan.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/clip.h"
 #include "shardmesh/tests/training/llama_run.h"
-#include "shardmesh/tp/llama_plan.h"
 #include "shardmesh/tp/parallelize.h"
 
 namespace shardmesh::testing {
@@ -60,7 +60,7 @@ Outcome Train(
       [&](Communicator& world) {
         const LlamaRunOptions options = Options();
         DeviceMesh mesh = DeviceMesh::Create(world, options.mesh);
-        nn::Llama model(options.config);
+        models::Llama model(options.config);
         ParallelizeLlama(model, mesh, options);
         model.Initialize(1);
         optim::AdamW optimizer(model.Parameters());
@@ -132,9 +132,9 @@ TEST(TrainingFailure, ARankThatNeverArrivesEndsTheOthersWithinTwiceTheTimeOut) {
 TEST(TrainingFailure, ParallelizeAfterFullyShardIsRefused) {
   const absl::Status status = RunRanks(kRanks, [&](Communicator& world) {
     const DeviceMesh mesh = DeviceMesh::Create(world, Options().mesh);
-    nn::Llama model(Options().config);
+    models::Llama model(Options().config);
     fsdp::FullyShard(model, mesh);
-    tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(/*sequence_parallel=*/false));
+    tp::Parallelize(model, mesh, "tp", models::LlamaTpPlan(/*sequence_parallel=*/false));
   });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_NE(status.message().find("FullyShard relies on its placement"), std::string::npos)

@@ -44,8 +44,8 @@ LlamaRunOptions Options(const std::string& name, const MeshShape& mesh,
   const auto rates = ReadGolden<double>(data, "learning_rates", DType::kF64);
   const Dims shape(data.Find("input_ids")->shape);
   LlamaRunOptions options;
-  absl::StatusOr<nn::LlamaConfig> config =
-      nn::LlamaConfig::FromFile(GoldenPath(Folder(name) + "config.json"));
+  absl::StatusOr<models::LlamaConfig> config =
+      models::LlamaConfig::FromFile(GoldenPath(Folder(name) + "config.json"));
   EXPECT_TRUE(config.ok()) << config.status();
   options.config = *config;
   options.mesh = mesh;

@@ -30,7 +30,7 @@ std::vector<int64_t> Tokens(int64_t stride) {
 
 // What one rank did in the parts of a step.
 struct StepTrace {
-  StepTrace(const DeviceMesh& mesh, nn::Llama& model) {
+  StepTrace(const DeviceMesh& mesh, models::Llama& model) {
     CommTrace all(mesh);
     DTensor logits, loss;
     {
@@ -82,12 +82,12 @@ struct StepTrace {
 
 void ForEachRank(
     const MeshShape& shape, bool sequence_parallel,
-    const std::function<void(const DeviceMesh&, nn::Llama&, const StepTrace&)>& check) {
+    const std::function<void(const DeviceMesh&, models::Llama&, const StepTrace&)>& check) {
   const LlamaRunOptions options = Options(shape, sequence_parallel);
   const absl::Status status =
       RunRanks(static_cast<int>(shape.NumRanks()), [&](Communicator& world) {
         DeviceMesh mesh = DeviceMesh::Create(world, shape);
-        nn::Llama model(options.config);
+        models::Llama model(options.config);
         ParallelizeLlama(model, mesh, options);
         model.Initialize(3);
         StepTrace first(mesh, model);  // Plans and prefetching order are learned.
@@ -101,7 +101,7 @@ using Total = CommTrace::Total;
 
 TEST(LlamaCollectives, ABlockAllReducesTwiceEachWayOnTp) {
   ForEachRank(
-      {{"dp", 2}, {"tp", 2}}, false, [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
+      {{"dp", 2}, {"tp", 2}}, false, [](const DeviceMesh&, models::Llama&, const StepTrace& trace) {
         const int64_t activation =
             kRows / 2 * kLength * kHidden * 4;  // 2 (p - 1) / p of it is sent with p = 2.
         // Forward: one for the embedding and two a block. Backward: two a block and one for the
@@ -117,7 +117,7 @@ TEST(LlamaCollectives, ABlockAllReducesTwiceEachWayOnTp) {
 
 TEST(LlamaCollectives, SequenceParallelBlocksGatherAndScatterTwiceEachWayOnTp) {
   ForEachRank(
-      {{"dp", 2}, {"tp", 2}}, true, [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
+      {{"dp", 2}, {"tp", 2}}, true, [](const DeviceMesh&, models::Llama&, const StepTrace& trace) {
         const int64_t half = kRows / 2 * kLength * kHidden * 4 / 2;  // (p - 1) / p with p = 2.
         // The embedding's output is scattered, the head's input gathered; backward mirrors this.
         const Total gathers{2 * kLayers + 1, (2 * kLayers + 1) * half};
@@ -139,7 +139,7 @@ TEST(LlamaCollectives, SequenceParallelBlocksGatherAndScatterTwiceEachWayOnTp) {
 
 TEST(LlamaCollectives, LossMovesThreeNumbersARowAndNeverTheLogits) {
   ForEachRank({{"dp", 2}, {"tp", 2}}, false,
-              [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
+              [](const DeviceMesh&, models::Llama&, const StepTrace& trace) {
                 const int64_t rows = kRows / 2 * kLength * 4;
                 int64_t on_tp = 0, tp_bytes = 0;
                 for (const CommTrace::Event& event : trace.loss) {
@@ -156,7 +156,7 @@ TEST(LlamaCollectives, LossMovesThreeNumbersARowAndNeverTheLogits) {
 
 TEST(LlamaCollectives, ClippingIsOneAllReduceOverTheShardingAxes) {
   ForEachRank({{"dp_replicate", 2}, {"dp", 2}, {"tp", 2}}, false,
-              [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
+              [](const DeviceMesh&, models::Llama&, const StepTrace& trace) {
                 ASSERT_EQ(trace.clip.size(), 1u);
                 EXPECT_EQ(trace.clip[0].axis, "dp+tp");
                 EXPECT_EQ(trace.clip[0].kind, "all_reduce");
@@ -180,30 +180,31 @@ DpBytes DpBytesOf(const std::vector<nn::Parameter>& parameters, const DeviceMesh
 TEST(LlamaCollectives, FullyShardSendsTheFormulaOnDpAndReplicas) {
   ForEachRank(
       {{"dp_replicate", 2}, {"dp", 2}, {"tp", 2}}, false,
-      [](const DeviceMesh&, nn::Llama&, const StepTrace& trace) {
+      [](const DeviceMesh&, models::Llama&, const StepTrace& trace) {
         EXPECT_EQ(StepTrace::Sum(trace.backward, "dp_replicate", "all_reduce", "fsdp_reduce").count,
                   kLayers + 1);
       });
   for (const MeshShape& shape : {MeshShape{{"dp", 2}, {"tp", 2}}, MeshShape{{"dp", 3}},
                                  MeshShape{{"dp_replicate", 2}, {"dp", 2}, {"tp", 2}}}) {
     SCOPED_TRACE(shape.ToString());
-    ForEachRank(shape, false, [](const DeviceMesh& mesh, nn::Llama& model, const StepTrace& trace) {
-      const int64_t others = mesh.Size("dp") - 1;
-      const DpBytes all = DpBytesOf(model.Parameters(), mesh);
-      DpBytes blocks;
-      for (auto& block : model.Blocks()) {
-        const DpBytes own = DpBytesOf(block.Parameters(), mesh);
-        blocks.own += own.own;
-        blocks.whole += own.whole;
-      }
-      // The root stays gathered; the blocks are gathered twice.
-      EXPECT_EQ(StepTrace::Sum(trace.forward, "dp", "all_gather", "fsdp_gather"),
-                (Total{kLayers + 1, others * all.own}));
-      EXPECT_EQ(StepTrace::Sum(trace.backward, "dp", "all_gather", "fsdp_gather"),
-                (Total{kLayers, others * blocks.own}));
-      EXPECT_EQ(StepTrace::Sum(trace.backward, "dp", "reduce_scatter", "fsdp_reduce"),
-                (Total{kLayers + 1, all.whole - all.own}));
-    });
+    ForEachRank(shape, false,
+                [](const DeviceMesh& mesh, models::Llama& model, const StepTrace& trace) {
+                  const int64_t others = mesh.Size("dp") - 1;
+                  const DpBytes all = DpBytesOf(model.Parameters(), mesh);
+                  DpBytes blocks;
+                  for (auto& block : model.Blocks()) {
+                    const DpBytes own = DpBytesOf(block.Parameters(), mesh);
+                    blocks.own += own.own;
+                    blocks.whole += own.whole;
+                  }
+                  // The root stays gathered; the blocks are gathered twice.
+                  EXPECT_EQ(StepTrace::Sum(trace.forward, "dp", "all_gather", "fsdp_gather"),
+                            (Total{kLayers + 1, others * all.own}));
+                  EXPECT_EQ(StepTrace::Sum(trace.backward, "dp", "all_gather", "fsdp_gather"),
+                            (Total{kLayers, others * blocks.own}));
+                  EXPECT_EQ(StepTrace::Sum(trace.backward, "dp", "reduce_scatter", "fsdp_reduce"),
+                            (Total{kLayers + 1, all.whole - all.own}));
+                });
   }
 }
 

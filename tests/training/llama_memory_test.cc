@@ -52,7 +52,7 @@ using Peaks = std::array<int64_t, kNumMemoryCategories>;
 
 // One rank's training. Checks what layouts say; returns the peaks of each step from the third on.
 std::vector<Peaks> Train(const DeviceMesh& mesh, const LlamaRunOptions& options, int delays) {
-  nn::Llama model(options.config);
+  models::Llama model(options.config);
   ParallelizeLlama(model, mesh, options);
   model.Initialize(3);
   std::mt19937 random(100 * delays + mesh.WorldGroup().rank());

@@ -11,16 +11,16 @@
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/fsdp/fully_shard.h"
+#include "shardmesh/models/llama/llama_tp_plan.h"
 #include "shardmesh/nn/load.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/clip.h"
-#include "shardmesh/tp/llama_plan.h"
 #include "shardmesh/tp/parallelize.h"
 
 namespace shardmesh::testing {
 namespace {
 
-void MakeValues(nn::Llama& model, const LlamaRunOptions& options) {
+void MakeValues(models::Llama& model, const LlamaRunOptions& options) {
   if (options.weights.empty()) {
     model.Initialize(options.seed);
     return;
@@ -30,7 +30,7 @@ void MakeValues(nn::Llama& model, const LlamaRunOptions& options) {
   ThrowIfError(nn::LoadParameters(model, *reader));
 }
 
-NamedValues FullParameters(const nn::Llama& model) {
+NamedValues FullParameters(const models::Llama& model) {
   NamedValues values;
   for (const auto& [name, parameter] : model.NamedParameters()) {
     values[name] = FullTensor(parameter.data()).ToVector<double>();
@@ -38,7 +38,7 @@ NamedValues FullParameters(const nn::Llama& model) {
   return values;
 }
 
-NamedValues FullGradients(const nn::Llama& model) {
+NamedValues FullGradients(const models::Llama& model) {
   NamedValues values;
   for (const auto& [name, parameter] : model.NamedParameters()) {
     values[name] = FullTensor(parameter.data().grad()).ToVector<double>();
@@ -48,7 +48,7 @@ NamedValues FullGradients(const nn::Llama& model) {
 
 LlamaRun RunOnRank(Communicator& world, const LlamaRunOptions& options) {
   DeviceMesh mesh = DeviceMesh::Create(world, options.mesh);
-  nn::Llama model(options.config, {.device = Device::Meta(), .dtype = options.dtype});
+  models::Llama model(options.config, {.device = Device::Meta(), .dtype = options.dtype});
   ParallelizeLlama(model, mesh, options);
   MakeValues(model, options);
   optim::AdamW optimizer(model.Parameters(), {.lr = options.lr(0),
@@ -93,15 +93,16 @@ std::string Difference(const LlamaRun& a, const LlamaRun& b) {
 
 }  // namespace
 
-void ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh, const LlamaRunOptions& options) {
+void ParallelizeLlama(models::Llama& model, const DeviceMesh& mesh,
+                      const LlamaRunOptions& options) {
   if (mesh.shape().Has("tp")) {
-    tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan(options.sequence_parallel));
+    tp::Parallelize(model, mesh, "tp", models::LlamaTpPlan(options.sequence_parallel));
   }
   fsdp::FullyShardOptions fsdp_options;
   fsdp_options.shard_axes.emplace();
   if (mesh.shape().Has("dp")) fsdp_options.shard_axes = {"dp"};
   if (options.bf16) fsdp_options.mixed_precision.param_dtype = DType::kBF16;
-  for (nn::LlamaBlock& block : model.Blocks()) fsdp::FullyShard(block, mesh, fsdp_options);
+  for (models::LlamaBlock& block : model.Blocks()) fsdp::FullyShard(block, mesh, fsdp_options);
   fsdp::FullyShard(model, mesh, fsdp_options);
 }
 

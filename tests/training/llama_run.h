@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "shardmesh/dtensor/dtensor.h"
 #include "shardmesh/mesh/mesh_shape.h"
-#include "shardmesh/nn/llama.h"
-#include "shardmesh/nn/llama_config.h"
+#include "shardmesh/models/llama/llama.h"
+#include "shardmesh/models/llama/llama_config.h"
 
 namespace shardmesh::testing {
 
@@ -27,7 +27,7 @@ struct TokenBatch {
 };
 
 struct LlamaRunOptions {
-  nn::LlamaConfig config;
+  models::LlamaConfig config;
   MeshShape mesh;  ///< Axes of dp_replicate, dp and tp; batches are sharded over the first two.
   DType dtype = DType::kF32;
   bool bf16 = false;  ///< Gather and compute in bf16.
@@ -41,7 +41,7 @@ struct LlamaRunOptions {
   bool synchronous = false;  ///< RunOptions::synchronous.
   std::string weights;       ///< A safetensors file or directory; empty: random.
   /// Called on every rank at the end of every step.
-  std::function<void(const DeviceMesh& mesh, nn::Llama& model, int step)> after_step;
+  std::function<void(const DeviceMesh& mesh, models::Llama& model, int step)> after_step;
 };
 
 using NamedValues = std::map<std::string, std::vector<double>>;
@@ -59,7 +59,7 @@ absl::StatusOr<LlamaRun> RunLlama(const LlamaRunOptions& options);
 
 /// Applies tensor parallelism (if the mesh has an axis tp) and FullyShard to every block and the
 /// root.
-void ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh, const LlamaRunOptions& options);
+void ParallelizeLlama(models::Llama& model, const DeviceMesh& mesh, const LlamaRunOptions& options);
 
 /// A token tensor whose rows are sharded over the data-parallel axes of `mesh`.
 DTensor ShardedTokens(const DeviceMesh& mesh, int64_t rows, int64_t length,

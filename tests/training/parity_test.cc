@@ -21,8 +21,8 @@ constexpr int64_t kVocabulary = 61;
 constexpr double kMaxNorm = 2.92;  // Between the norms of these steps.
 
 // Extents are prime to 3 and 5, so that every split over them is uneven. Only heads have to divide.
-nn::LlamaConfig Config() {
-  nn::LlamaConfig config;
+models::LlamaConfig Config() {
+  models::LlamaConfig config;
   config.vocab_size = kVocabulary;
   config.hidden_size = 56;
   config.intermediate_size = 77;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How an nn::Llama is split over a tensor-parallel axis.
+// How a models::Llama is split over a tensor-parallel axis.
 //
-//   tp::Parallelize(model, mesh, "tp", tp::LlamaTpPlan());
-#ifndef SHARDMESH_TP_LLAMA_PLAN_H_
-#define SHARDMESH_TP_LLAMA_PLAN_H_
+//   tp::Parallelize(model, mesh, "tp", models::LlamaTpPlan());
+#ifndef SHARDMESH_MODELS_LLAMA_LLAMA_TP_PLAN_H_
+#define SHARDMESH_MODELS_LLAMA_LLAMA_TP_PLAN_H_
 
 #include "shardmesh/tp/parallelize.h"
 
-namespace shardmesh::tp {
+namespace shardmesh::models {
 
 /// Embedding, head and loss are split over the vocabulary, attention over heads, the MLP over its
 /// inner dim. Collectives along the axis on tensors of batch x sequence x hidden (AR: all-reduce,
@@ -24,8 +24,8 @@ namespace shardmesh::tp {
 /// gradient of each norm weight needs an all-reduce of its own size. The loss communicates a few
 /// numbers per row (dtensor/ops.h). The axis size must divide both the attention heads and the
 /// key-value heads; no other extent has to be divisible.
-Plan LlamaTpPlan(bool sequence_parallel = false);
+tp::Plan LlamaTpPlan(bool sequence_parallel = false);
 
-}  // namespace shardmesh::tp
+}  // namespace shardmesh::models
 
-#endif  // SHARDMESH_TP_LLAMA_PLAN_H_
+#endif  // SHARDMESH_MODELS_LLAMA_LLAMA_TP_PLAN_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/nn/llama.h"
+#include "shardmesh/models/llama/llama.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/nn/load.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 namespace {
 
 using ::testing::HasSubstr;
@@ -37,7 +37,7 @@ LlamaConfig TinyConfig() {
           .num_attention_heads = 3};
 }
 
-std::vector<std::string> SortedNames(const Module& module) {
+std::vector<std::string> SortedNames(const nn::Module& module) {
   std::vector<std::string> names;
   for (const auto& [name, parameter] : module.NamedParameters()) names.push_back(name);
   std::sort(names.begin(), names.end());
@@ -92,7 +92,7 @@ TEST(Llama, InitialisesByConfigurationWithTheSameBitsOnAnyMesh) {
       // A unit of its own may ask for names before the whole is there.
       const size_t block_parameters = model.Blocks()[1].NamedParameters().size();
       EXPECT_EQ(block_parameters, 13u);
-      for (Parameter& parameter : model.Parameters()) {
+      for (nn::Parameter& parameter : model.Parameters()) {
         parameter.Place(mesh, Layout::Make(mesh.shape(), {Shard(0)}, parameter.shape()));
       }
       model.Initialize(5);
@@ -153,7 +153,7 @@ TEST(Llama, ComputesTheLogitsThatOthersCompute) {
         model.PlaceReplicated(mesh);
         auto weights = CheckpointReader::Open(Golden(name, "model.safetensors"));
         ThrowIfError(weights.status());
-        ThrowIfError(LoadParameters(model, *weights));
+        ThrowIfError(nn::LoadParameters(model, *weights));
         const DTensor inputs = Distribute(mesh, ids.Narrow(0, 0, 1).Squeeze(0), {Replicate()});
         const DTensor logits = model(inputs);
         EXPECT_EQ(logits.shape(), logits_shape);
@@ -172,4 +172,4 @@ TEST(Llama, ComputesTheLogitsThatOthersCompute) {
 }
 
 }  // namespace
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/nn/llama.h"
+#include "shardmesh/models/llama/llama.h"
 
 #include <string>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/ops.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 namespace {
 
 /// Validates `config` before members are constructed from it.
@@ -20,10 +20,11 @@ const LlamaConfig& Checked(const LlamaConfig& config, const LlamaOptions& option
   return config;
 }
 
-Parameter HeadWeight(const LlamaConfig& config, DType dtype, const Embedding& embed_tokens) {
+nn::Parameter HeadWeight(const LlamaConfig& config, DType dtype,
+                         const nn::Embedding& embed_tokens) {
   if (config.tie_word_embeddings) return embed_tokens.weight();
-  return Parameter({config.vocab_size, config.hidden_size}, dtype,
-                   Init::Normal(0, config.initializer_range));
+  return nn::Parameter({config.vocab_size, config.hidden_size}, dtype,
+                       nn::Init::Normal(0, config.initializer_range));
 }
 
 }  // namespace
@@ -39,14 +40,14 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config, DType dtype, std::shared_ptr<R
   RegisterChild("mlp", mlp_);
 }
 
-Outputs LlamaBlock::Forward(const Inputs& inputs) {
+nn::Outputs LlamaBlock::Forward(const Inputs& inputs) {
   const DTensor x = inputs[0] + self_attn_(input_layernorm_(inputs[0]));
   return x + mlp_(post_attention_layernorm_(x));
 }
 
 LlamaModel::LlamaModel(const LlamaConfig& config, DType dtype)
     : embed_tokens_(config.vocab_size, config.hidden_size, dtype,
-                    Init::Normal(0, config.initializer_range)),
+                    nn::Init::Normal(0, config.initializer_range)),
       norm_(config.hidden_size, config.rms_norm_eps, dtype) {
   const auto rotary = std::make_shared<RotaryTables>(config.HeadDim(), config.rope);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
@@ -57,7 +58,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, DType dtype)
   RegisterChild("norm", norm_);
 }
 
-Outputs LlamaModel::Forward(const Inputs& inputs) {
+nn::Outputs LlamaModel::Forward(const Inputs& inputs) {
   DTensor x = embed_tokens_(inputs[0]);
   for (LlamaBlock& block : layers_) x = block(x);
   return norm_(x);
@@ -71,11 +72,11 @@ Llama::Llama(const LlamaConfig& config, const LlamaOptions& options)
   RegisterChild("lm_head", lm_head_);
 }
 
-Outputs Llama::Forward(const Inputs& inputs) {
+nn::Outputs Llama::Forward(const Inputs& inputs) {
   if (inputs[0].num_dims() != 2) {
     ThrowInvalid("Llama: ids are ", inputs[0].ToString(), ", expected [batch, sequence]");
   }
   return lm_head_(model_(inputs[0]));
 }
 
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models

@@ -3,30 +3,30 @@
 // The model of Hugging Face's LlamaForCausalLM, with the same parameter names, so that weights and
 // config.json are read without conversion.
 //
-//   nn::Llama model(config, {.device = Device::Meta()});
+//   models::Llama model(config, {.device = Device::Meta()});
 //   ...                                  // tp::Parallelize, fsdp::FullyShard
 //   model.Initialize(/*seed=*/1);
 //   DTensor logits = model(ids);         // ids i64 [batch, sequence] -> [batch, sequence, vocab]
-#ifndef SHARDMESH_NN_LLAMA_H_
-#define SHARDMESH_NN_LLAMA_H_
+#ifndef SHARDMESH_MODELS_LLAMA_LLAMA_H_
+#define SHARDMESH_MODELS_LLAMA_LLAMA_H_
 
 #include <memory>
 
+#include "shardmesh/models/llama/llama_attention.h"
+#include "shardmesh/models/llama/llama_config.h"
+#include "shardmesh/models/llama/llama_mlp.h"
+#include "shardmesh/models/llama/rotary_tables.h"
 #include "shardmesh/nn/embedding.h"
 #include "shardmesh/nn/linear.h"
-#include "shardmesh/nn/llama_attention.h"
-#include "shardmesh/nn/llama_config.h"
-#include "shardmesh/nn/llama_mlp.h"
 #include "shardmesh/nn/module.h"
 #include "shardmesh/nn/module_list.h"
 #include "shardmesh/nn/rms_norm.h"
-#include "shardmesh/nn/rotary_tables.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 
 /// One decoder layer: x + self_attn(input_layernorm(x)), then the same with mlp and
 /// post_attention_layernorm. x [batch, sequence, hidden] -> the same shape.
-class LlamaBlock : public Module {
+class LlamaBlock : public nn::Module {
  public:
   LlamaBlock(const LlamaConfig& config, DType dtype, std::shared_ptr<RotaryTables> rotary);
 
@@ -34,28 +34,28 @@ class LlamaBlock : public Module {
   Outputs Forward(const Inputs& inputs) override;
 
  private:
-  RmsNorm input_layernorm_;
+  nn::RmsNorm input_layernorm_;
   LlamaAttention self_attn_;
-  RmsNorm post_attention_layernorm_;
+  nn::RmsNorm post_attention_layernorm_;
   LlamaMlp mlp_;
 };
 
 /// The model without its head: ids [batch, sequence] -> [batch, sequence, hidden]. Children:
 /// "embed_tokens", "layers", "norm".
-class LlamaModel : public Module {
+class LlamaModel : public nn::Module {
  public:
   LlamaModel(const LlamaConfig& config, DType dtype);
 
-  ModuleList<LlamaBlock>& layers() { return layers_; }
-  const Embedding& embed_tokens() const { return embed_tokens_; }
+  nn::ModuleList<LlamaBlock>& layers() { return layers_; }
+  const nn::Embedding& embed_tokens() const { return embed_tokens_; }
 
  protected:
   Outputs Forward(const Inputs& inputs) override;
 
  private:
-  Embedding embed_tokens_;
-  ModuleList<LlamaBlock> layers_;
-  RmsNorm norm_;
+  nn::Embedding embed_tokens_;
+  nn::ModuleList<LlamaBlock> layers_;
+  nn::RmsNorm norm_;
 };
 
 struct LlamaOptions {
@@ -67,7 +67,7 @@ struct LlamaOptions {
 
 /// ids [batch, sequence] -> logits [batch, sequence, vocab]. Children: "model", "lm_head". With
 /// tied embeddings "lm_head.weight" is "model.embed_tokens.weight".
-class Llama : public Module {
+class Llama : public nn::Module {
  public:
   /// Throws Error(kInvalidArgument) if the configuration is not valid or the device is not meta.
   explicit Llama(const LlamaConfig& config, const LlamaOptions& options = {});
@@ -75,7 +75,7 @@ class Llama : public Module {
   const LlamaConfig& config() const { return config_; }
   LlamaModel& model() { return model_; }
   /// for (LlamaBlock& block : model.Blocks()) ...
-  ModuleList<LlamaBlock>& Blocks() { return model_.layers(); }
+  nn::ModuleList<LlamaBlock>& Blocks() { return model_.layers(); }
 
  protected:
   Outputs Forward(const Inputs& inputs) override;
@@ -83,9 +83,9 @@ class Llama : public Module {
  private:
   LlamaConfig config_;
   LlamaModel model_;
-  Linear lm_head_;
+  nn::Linear lm_head_;
 };
 
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models
 
-#endif  // SHARDMESH_NN_LLAMA_H_
+#endif  // SHARDMESH_MODELS_LLAMA_LLAMA_H_

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A tensor-parallel Llama: its numbers against those of other systems, and its collectives.
-#include "shardmesh/tp/llama_plan.h"
+#include "shardmesh/models/llama/llama_tp_plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "shardmesh/base/check.h"
 #include "shardmesh/base/error.h"
@@ -16,15 +19,18 @@
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/comm_trace.h"
 #include "shardmesh/dtensor/ops.h"
-#include "shardmesh/nn/llama.h"
+#include "shardmesh/models/llama/llama.h"
 #include "shardmesh/nn/load.h"
 #include "shardmesh/nn/loss.h"
+#include "shardmesh/nn/rms_norm.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/clip.h"
 
-namespace shardmesh::tp {
+namespace shardmesh::models {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using Vector = std::vector<double>;
 
 void OnRanks(const MeshShape& shape, const std::function<void(const DeviceMesh&)>& body) {
@@ -82,10 +88,10 @@ struct Tolerances {
 void CheckGoldenTraining(const DeviceMesh& mesh, const std::string& name, bool sequence_parallel,
                          DType dtype, const Tolerances& within) {
   ExecutionContext& context = mesh.context();
-  const auto config = nn::LlamaConfig::FromFile(Golden(name, "config.json"));
+  const auto config = LlamaConfig::FromFile(Golden(name, "config.json"));
   ThrowIfError(config.status());
-  nn::Llama model(*config, {.dtype = dtype});
-  if (mesh.shape().Has("tp")) Parallelize(model, mesh, "tp", LlamaTpPlan(sequence_parallel));
+  Llama model(*config, {.dtype = dtype});
+  if (mesh.shape().Has("tp")) tp::Parallelize(model, mesh, "tp", LlamaTpPlan(sequence_parallel));
   model.PlaceReplicated(mesh);
   const auto weights = CheckpointReader::Open(Golden(name, "model.safetensors"));
   ThrowIfError(weights.status());
@@ -152,6 +158,39 @@ TEST(LlamaTpPlan, TrainsAsOthersDo) {
   }
 }
 
+// Attention tells Parallelize its heads, also those of the input of o_proj.
+TEST(LlamaTpPlan, NeedsHeadsThatTheAxisDivides) {
+  const LlamaConfig config = {.vocab_size = 11,
+                              .hidden_size = 24,
+                              .intermediate_size = 8,
+                              .num_hidden_layers = 2,
+                              .num_attention_heads = 8,
+                              .num_key_value_heads = 4,
+                              .head_dim = 128};
+  const struct {
+    int ranks;
+    tp::Plan plan;
+    std::string module, heads;
+  } cases[] = {
+      {8, LlamaTpPlan(), "model.layers.0.self_attn.k_proj", "4 heads"},
+      {3, LlamaTpPlan(), "model.layers.0.self_attn.q_proj", "8 heads"},
+      {3,
+       {{"model.layers.*.self_attn.o_proj", tp::Rowwise()}},
+       "model.layers.0.self_attn.o_proj",
+       "8 heads"},
+  };
+  for (const auto& [ranks, plan, module, heads] : cases) {
+    OnRanks({{"tp", ranks}}, [&, &plan = plan, &module = module,
+                              &heads = heads](const DeviceMesh& mesh) {
+      Llama model(config);
+      const absl::Status status = Catch([&] { tp::Parallelize(model, mesh, "tp", plan); });
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(module), HasSubstr(heads)));
+      for (const nn::Parameter& parameter : model.Parameters()) EXPECT_FALSE(parameter.IsPlaced());
+    });
+  }
+}
+
 // ---- collectives --------------------------------------------------------------------------------
 
 /// What moves along tp: activations by the plan's redistributions, gradients of replicated
@@ -177,14 +216,14 @@ Counts CountsOf(const CommTrace& trace) {
 std::vector<Counts> CountsOfStep(int layers, bool sequence_parallel) {
   std::vector<Counts> counts;
   OnRanks({{"tp", 2}}, [&](const DeviceMesh& mesh) {
-    nn::Llama model({.vocab_size = 13,
-                     .hidden_size = 12,
-                     .intermediate_size = 10,
-                     .num_hidden_layers = layers,
-                     .num_attention_heads = 4,
-                     .num_key_value_heads = 2,
-                     .head_dim = 6});
-    Parallelize(model, mesh, "tp", LlamaTpPlan(sequence_parallel));
+    Llama model({.vocab_size = 13,
+                 .hidden_size = 12,
+                 .intermediate_size = 10,
+                 .num_hidden_layers = layers,
+                 .num_attention_heads = 4,
+                 .num_key_value_heads = 2,
+                 .head_dim = 6});
+    tp::Parallelize(model, mesh, "tp", LlamaTpPlan(sequence_parallel));
     model.Initialize(1);
     const Tensor ids = Tensor::FromValues<int64_t>(
         mesh.context(), {3, 5}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2});
@@ -320,4 +359,4 @@ TEST(NormWeights, HaveTheirGradientReducedOnceOverEachAxis) {
 }
 
 }  // namespace
-}  // namespace shardmesh::tp
+}  // namespace shardmesh::models

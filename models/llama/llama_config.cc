@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/nn/llama_config.h"
+#include "shardmesh/models/llama/llama_config.h"
 
 #include <cmath>
 #include <limits>
@@ -13,7 +13,7 @@
 #include "shardmesh/base/status_macros.h"
 #include "shardmesh/checkpoint/internal/strict_json.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 namespace {
 
 using nlohmann::json;
@@ -289,4 +289,4 @@ absl::StatusOr<LlamaConfig> LlamaConfig::FromFile(const std::string& path) {
   return FromJson(*text, path);
 }
 
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models

@@ -7,16 +7,16 @@
 // Llama-3 scaling: with wavelength w_i = 2 pi / f_i and
 //   s_i = clamp((original_max / w_i - low) / (high - low), 0, 1),
 // f_i becomes (1 - s_i) f_i / factor + s_i f_i.
-#ifndef SHARDMESH_NN_ROTARY_TABLES_H_
-#define SHARDMESH_NN_ROTARY_TABLES_H_
+#ifndef SHARDMESH_MODELS_LLAMA_ROTARY_TABLES_H_
+#define SHARDMESH_MODELS_LLAMA_ROTARY_TABLES_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "shardmesh/nn/llama_config.h"
+#include "shardmesh/models/llama/llama_config.h"
 #include "shardmesh/tensor/tensor.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 
 /// Belongs to one rank; the layers of a model share one.
 class RotaryTables {
@@ -40,6 +40,6 @@ class RotaryTables {
   CosSin f64_;
 };
 
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models
 
-#endif  // SHARDMESH_NN_ROTARY_TABLES_H_
+#endif  // SHARDMESH_MODELS_LLAMA_ROTARY_TABLES_H_

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/nn/llama_mlp.h"
+#include "shardmesh/models/llama/llama_mlp.h"
 
 #include "shardmesh/dtensor/ops.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 namespace {
 
-LinearOptions Projection(const LlamaConfig& config, DType dtype) {
+nn::LinearOptions Projection(const LlamaConfig& config, DType dtype) {
   return {.bias = config.mlp_bias,
           .dtype = dtype,
-          .weight_init = Init::Normal(0, config.initializer_range)};
+          .weight_init = nn::Init::Normal(0, config.initializer_range)};
 }
 
 }  // namespace
@@ -23,9 +23,9 @@ LlamaMlp::LlamaMlp(const LlamaConfig& config, DType dtype)
   RegisterChild("down_proj", down_proj_);
 }
 
-Outputs LlamaMlp::Forward(const Inputs& inputs) {
+nn::Outputs LlamaMlp::Forward(const Inputs& inputs) {
   const DTensor& x = inputs[0];
   return down_proj_(SiluMul(gate_proj_(x), up_proj_(x)));
 }
 
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models

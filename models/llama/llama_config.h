@@ -2,11 +2,11 @@
 //
 // The hyperparameters of a Llama, named as in Hugging Face's LlamaConfig, and their config.json.
 //
-//   nn::LlamaConfig config = {.vocab_size = 256, .hidden_size = 128, .intermediate_size = 384,
-//                             .num_hidden_layers = 4, .num_attention_heads = 4};
-//   auto config = nn::LlamaConfig::FromFile("checkpoint/config.json");
-#ifndef SHARDMESH_NN_LLAMA_CONFIG_H_
-#define SHARDMESH_NN_LLAMA_CONFIG_H_
+//   models::LlamaConfig config = {.vocab_size = 256, .hidden_size = 128, .intermediate_size = 384,
+//                                 .num_hidden_layers = 4, .num_attention_heads = 4};
+//   auto config = models::LlamaConfig::FromFile("checkpoint/config.json");
+#ifndef SHARDMESH_MODELS_LLAMA_LLAMA_CONFIG_H_
+#define SHARDMESH_MODELS_LLAMA_LLAMA_CONFIG_H_
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 
 /// Rotary position embedding.
 struct RopeConfig {
@@ -72,6 +72,6 @@ struct LlamaConfig {
   friend bool operator==(const LlamaConfig&, const LlamaConfig&) = default;
 };
 
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models
 
-#endif  // SHARDMESH_NN_LLAMA_CONFIG_H_
+#endif  // SHARDMESH_MODELS_LLAMA_LLAMA_CONFIG_H_

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/nn/llama_attention.h"
+#include "shardmesh/models/llama/llama_attention.h"
 
 #include <utility>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/ops.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 namespace {
 
-LinearOptions Projection(const LlamaConfig& config, DType dtype) {
+nn::LinearOptions Projection(const LlamaConfig& config, DType dtype) {
   return {.bias = config.attention_bias,
           .dtype = dtype,
-          .weight_init = Init::Normal(0, config.initializer_range)};
+          .weight_init = nn::Init::Normal(0, config.initializer_range)};
 }
 
-LinearOptions ToHeads(const LlamaConfig& config, DType dtype, int64_t heads) {
-  LinearOptions options = Projection(config, dtype);
+nn::LinearOptions ToHeads(const LlamaConfig& config, DType dtype, int64_t heads) {
+  nn::LinearOptions options = Projection(config, dtype);
   options.output_heads = heads;
   return options;
 }
 
-LinearOptions FromHeads(const LlamaConfig& config, DType dtype, int64_t heads) {
-  LinearOptions options = Projection(config, dtype);
+nn::LinearOptions FromHeads(const LlamaConfig& config, DType dtype, int64_t heads) {
+  nn::LinearOptions options = Projection(config, dtype);
   options.input_heads = heads;
   return options;
 }
@@ -51,7 +51,7 @@ DTensor LlamaAttention::SplitHeads(const DTensor& x, int64_t heads) const {
   return Transpose(Reshape(x, {x.dim(0), x.dim(1), heads, head_dim_}), 1, 2);
 }
 
-Outputs LlamaAttention::Forward(const Inputs& inputs) {
+nn::Outputs LlamaAttention::Forward(const Inputs& inputs) {
   const DTensor& x = inputs[0];
   if (x.num_dims() != 3) {
     ThrowInvalid("LlamaAttention: x is ", x.ToString(), ", expected [batch, sequence, hidden]");
@@ -65,4 +65,4 @@ Outputs LlamaAttention::Forward(const Inputs& inputs) {
   return o_proj_(Reshape(y, {batch, sequence, heads_ * head_dim_}));
 }
 
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models

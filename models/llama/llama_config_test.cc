@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/nn/llama_config.h"
+#include "shardmesh/models/llama/llama_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 namespace {
 
 using ::testing::HasSubstr;
@@ -241,4 +241,4 @@ TEST(LlamaConfig, NamesAFileThatCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models

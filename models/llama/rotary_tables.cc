@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/nn/rotary_tables.h"
+#include "shardmesh/models/llama/rotary_tables.h"
 
 #include <algorithm>
 #include <numbers>
 
 #include "shardmesh/tensor/elementary.h"
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 namespace {
 
 double Scaled(double frequency, const RopeConfig& rope) {
@@ -58,4 +58,4 @@ RotaryTables::CosSin RotaryTables::Get(ExecutionContext& context, int64_t length
   return {tables.cos.Narrow(0, 0, length), tables.sin.Narrow(0, 0, length)};
 }
 
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/nn/rotary_tables.h"
+#include "shardmesh/models/llama/rotary_tables.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numbers>
 
-namespace shardmesh::nn {
+namespace shardmesh::models {
 namespace {
 
 TEST(RotaryTables, HoldCosinesAndSinesOfPositionTimesFrequency) {
@@ -83,4 +83,4 @@ TEST(RotaryTables, StretchLongWavelengthsOfLlama3) {
 }
 
 }  // namespace
-}  // namespace shardmesh::nn
+}  // namespace shardmesh::models
