@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The code that docs/fsdp.md and docs/tp.md show, between marks that name the page; docs_test.sh
-// keeps them the same. Each function trains a small Llama.
+// The code that three pages of docs/ show, between marks that name the page; docs_test.sh keeps
+// them the same. Each function trains a small Llama.
 #include <iostream>
 #include <numeric>
 #include <string>
@@ -122,6 +122,24 @@ void TrainTensorParallel(const DeviceMesh& mesh) {
   }
 }
 
+void TrainCheckpointed(const DeviceMesh& mesh) {
+  const DTensor batch = MakeBatch(mesh);
+  models::Llama model(kConfig);
+  // docs/activation_checkpointing.md begin
+  for (auto& block : model.Blocks()) nn::CheckpointActivations(block);
+  for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
+  fsdp::FullyShard(model, mesh);
+  // docs/activation_checkpointing.md end
+  model.Initialize(/*seed=*/1);
+  optim::AdamW optimizer(model.Parameters(), {.lr = 3e-3});
+  for (int step = 0; step < 20; ++step) {
+    const DTensor loss = nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch));
+    Backward(loss);
+    optimizer.Step();
+    Print("checkpointed", step, loss);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -129,6 +147,7 @@ int main() {
     TrainFullyShard(DeviceMesh::Create(world, {{"dp", 4}}));
     TrainInF16(DeviceMesh::Create(world, {{"dp", 4}}));
     TrainTensorParallel(DeviceMesh::Create(world, {{"dp", 2}, {"tp", 2}}));
+    TrainCheckpointed(DeviceMesh::Create(world, {{"dp", 4}}));
   });
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;

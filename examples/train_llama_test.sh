@@ -159,6 +159,7 @@ tail -n 1 "$dir/m" | grep -q null || fail "the metrics do not show the step that
 # ---- signals ---------------------------------------------------------------
 # Background jobs of a script ignore SIGINT until the program asks for it.
 for signal in INT TERM HUP; do
+  rm -f "$dir/interrupted"  # The loop below must not see the steps of the program before.
   "$train_llama" "${small[@]}" --steps=1000000 >"$dir/interrupted" 2>"$dir/err" </dev/null &
   pid=$!
   for ((i = 0; i < 300; ++i)); do
