@@ -18,17 +18,6 @@ namespace {
 
 const std::vector<int64_t> kWidths = {11, 5, 29, 13, 7, 17, 3, 19};
 
-// Elements times 8 bytes of this rank's gathered form.
-int64_t GatheredBytes(const Lab& lab, nn::Module& module) {
-  int64_t bytes = 0;
-  for (const nn::Parameter& parameter : module.Parameters()) {
-    Layout layout = parameter.layout();
-    layout = layout.With(lab.mesh.shape().Index("dp"), Replicate());
-    bytes += layout.LocalShape(lab.mesh.coord()).NumElements() * 8;
-  }
-  return bytes;
-}
-
 int64_t RootBytes(const Lab& lab) { return GatheredBytes(lab, lab.tower->head); }
 
 int64_t LargestPair(const Lab& lab) {

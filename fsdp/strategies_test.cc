@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "shardmesh/base/error.h"
@@ -94,6 +95,35 @@ TEST(Strategies, SendTheBytesOfTheTable) {
         }
       });
     }
+  }
+}
+
+// Hybrid sharding: reduce-scatter along dp, then an all-reduce of the shards along dp_replicate.
+TEST(Strategies, SendTheBytesOfHybridShardingByAxis) {
+  for (const MeshShape& shape :
+       {MeshShape{{"dp_replicate", 2}, {"dp", 2}}, MeshShape{{"dp_replicate", 2}, {"dp", 3}},
+        MeshShape{{"dp_replicate", 3}, {"dp", 2}}}) {
+    OnLabMesh({shape}, {}, [](Lab& lab) {
+      const Bytes all = BytesOf(*lab.tower, lab.mesh), root = BytesOf(lab.tower->head, lab.mesh);
+      const int64_t r = lab.mesh.Size("dp_replicate"), rank = lab.mesh.LocalRank("dp_replicate");
+      int64_t all_reduce = 0;
+      for (const nn::Parameter& parameter : lab.tower->Parameters()) {
+        const int64_t n = parameter.data().local().NumElements(), chunk = (n + r - 1) / r;
+        const int64_t mine = std::min(n, (rank + 1) * chunk) - std::min(n, rank * chunk);
+        all_reduce += 8 * ((n - mine) + (r - 1) * mine);
+      }
+      for (int step = 0; step < 2; ++step) {
+        CommTrace trace(lab.mesh);
+        Backward(lab.Loss(step));
+        EXPECT_EQ(trace.Bytes("dp", "all_gather", "fsdp_gather"), 2 * all.gather - root.gather);
+        EXPECT_EQ(trace.Bytes("dp", "reduce_scatter", "fsdp_reduce"), all.scatter);
+        EXPECT_EQ(trace.Bytes("dp_replicate", "all_reduce", "fsdp_reduce"), all_reduce);
+        EXPECT_EQ(trace.Count("dp_replicate", "all_reduce", "fsdp_reduce"), 4);
+        EXPECT_EQ(trace.Count("dp_replicate", "", "fsdp_gather"), 0);
+        EXPECT_EQ(trace.Bytes("", "", "fsdp_reduce"), all.scatter + all_reduce) << "nothing else";
+        SgdStep(*lab.tower, 0.1);
+      }
+    });
   }
 }
 

@@ -143,11 +143,16 @@ void OnEachMesh(const LabOptions& options, const std::function<void(Lab&)>& prog
 
 void ExpectSameOnEachMesh(const std::function<void(Lab&, Numbers&)>& program,
                           const LabOptions& options) {
+  ExpectSameOn(LabMeshes(), options, program);
+}
+
+void ExpectSameOn(const std::vector<LabMesh>& meshes, const LabOptions& options,
+                  const std::function<void(Lab&, Numbers&)>& program) {
   Numbers expected;
   RunProgram({{{"dp", 1}}}, /*is_sharded=*/false, options,
              [&](Lab& lab) { program(lab, expected); });
   ASSERT_FALSE(expected.entries().empty());
-  OnEachMesh(options, [&](Lab& lab) {
+  const auto compare = [&](Lab& lab) {
     Numbers actual;
     program(lab, actual);
     ASSERT_EQ(actual.entries().size(), expected.entries().size());
@@ -160,7 +165,19 @@ void ExpectSameOnEachMesh(const std::function<void(Lab&, Numbers&)>& program,
       for (size_t j = 0; j < a.values.size(); ++j)
         ASSERT_NEAR(a.values[j], e.values[j], 1e-12 * scale) << a.name << "[" << j << "]";
     }
-  });
+  };
+  for (const LabMesh& mesh : meshes) OnLabMesh(mesh, options, compare);
+}
+
+int64_t GatheredBytes(const Lab& lab, nn::Module& module, const std::vector<std::string>& axes) {
+  int64_t bytes = 0;
+  for (const nn::Parameter& parameter : module.Parameters()) {
+    Layout layout = parameter.layout();
+    for (const std::string& axis : axes)
+      layout = layout.With(lab.mesh.shape().Index(axis), Replicate());
+    bytes += layout.LocalShape(lab.mesh.coord()).NumElements() * 8;
+  }
+  return bytes;
 }
 
 void SgdStep(nn::Module& module, double lr) { optim::Sgd(module.Parameters(), {.lr = lr}).Step(); }

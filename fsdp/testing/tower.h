@@ -106,6 +106,13 @@ void OnEachMesh(const LabOptions& options, const std::function<void(Lab&)>& prog
 /// Expects the numbers that one rank without FullyShard sees, to 1e-12 of the largest in an entry.
 void ExpectSameOnEachMesh(const std::function<void(Lab&, Numbers&)>& program,
                           const LabOptions& options = {});
+/// The same on `meshes`.
+void ExpectSameOn(const std::vector<LabMesh>& meshes, const LabOptions& options,
+                  const std::function<void(Lab&, Numbers&)>& program);
+
+/// Bytes of the form of `module`'s f64 parameters that is gathered along `axes`, on this rank.
+int64_t GatheredBytes(const Lab& lab, nn::Module& module,
+                      const std::vector<std::string>& axes = {"dp"});
 
 /// One step of plain SGD.
 void SgdStep(nn::Module& module, double lr);
