@@ -32,6 +32,10 @@ class Unit;
 struct MixedPrecision {
   /// Parameters are gathered and used in this dtype; the shards stay in the parameter's own dtype.
   std::optional<DType> param_dtype = std::nullopt;
+  /// The same for one parameter, in place of param_dtype where it gives a dtype: norms in f32 in a
+  /// unit in bf16. Ops need operands of one dtype, so the module that uses such a parameter casts
+  /// its inputs (docs/fsdp.md).
+  std::function<std::optional<DType>(const nn::Parameter&)> param_dtype_of = nullptr;
   /// Gradients are accumulated and reduced in this dtype; default: the parameter's own dtype.
   std::optional<DType> reduce_dtype = std::nullopt;
   /// The module's output is cast to this dtype; default: it stays as it is.

@@ -39,7 +39,10 @@ Layout PlacedLayout(const nn::Parameter& parameter, const DeviceMesh& mesh) {
 }
 
 DType ParamDType(const nn::Parameter& parameter, const MixedPrecision& precision) {
-  return precision.param_dtype.value_or(parameter.dtype());
+  std::optional<DType> dtype;
+  if (precision.param_dtype_of != nullptr) dtype = precision.param_dtype_of(parameter);
+  if (!dtype) dtype = precision.param_dtype;
+  return dtype.value_or(parameter.dtype());
 }
 DType ReduceDType(const nn::Parameter& parameter, const MixedPrecision& precision) {
   return precision.reduce_dtype.value_or(parameter.dtype());
@@ -82,6 +85,10 @@ void GradientBuffer::CountStaging(int64_t bytes) {
 
 void UnitParameter::Check(const nn::Parameter& parameter, const Sharding& sharding) {
   const DType param = ParamDType(parameter, sharding.precision);
+  if (!IsFloating(param)) {
+    ThrowInvalid("FullyShard: param_dtype_of gives ", std::string(Name(param)), " for parameter ",
+                 parameter.ToString(), ", expected a floating-point dtype");
+  }
   const DType reduce = ReduceDType(parameter, sharding.precision);
   if (SizeOf(reduce) < SizeOf(param)) {
     ThrowInvalid("FullyShard: reduce_dtype ", std::string(Name(reduce)),
