@@ -33,14 +33,29 @@ std::vector<std::shared_ptr<Unit>> UnitsBelow(nn::Module& module) {
   return units;
 }
 
-std::vector<std::shared_ptr<Unit>> SomeUnitsBelow(nn::Module& root, const char* function) {
-  std::vector<std::shared_ptr<Unit>> units = UnitsBelow(root);
+std::string NameOf(const nn::Module& module) {
+  const std::string name = module.FullName();
+  return name.empty() ? "the module" : name;
+}
+
+// At least one; that of `root` alone unless `recursive`.
+std::vector<std::shared_ptr<Unit>> SomeUnits(nn::Module& root, bool recursive,
+                                             const char* function) {
+  std::vector<std::shared_ptr<Unit>> units;
+  if (recursive) {
+    units = UnitsBelow(root);
+  } else if (std::shared_ptr<Unit> unit = UnitOf(root)) {
+    units.push_back(std::move(unit));
+  }
   if (units.empty()) {
-    Throw(absl::StatusCode::kFailedPrecondition, function, ": ",
-          root.FullName().empty() ? "the module" : root.FullName(),
-          " has no FullyShard unit at or below it");
+    Throw(absl::StatusCode::kFailedPrecondition, function, ": ", NameOf(root),
+          recursive ? " has no FullyShard unit at or below it" : " is not a FullyShard unit");
   }
   return units;
+}
+
+std::vector<std::shared_ptr<Unit>> SomeUnitsBelow(nn::Module& root, const char* function) {
+  return SomeUnits(root, /*recursive=*/true, function);
 }
 
 std::string AxisNames(const DeviceMesh& mesh) {
@@ -113,25 +128,48 @@ DeviceMesh CommonMesh(const std::vector<nn::Parameter>& parameters, const Device
   return common ? common : mesh;
 }
 
-// The parameters of `modules` that are in no unit yet, each once.
-std::vector<nn::Parameter> FreeParameters(const std::vector<nn::Module*>& modules) {
-  std::set<const void*> taken;
+// What a module's locals() hold: the parameters that its call of FullyShard has ignored.
+struct Ignored {
+  std::vector<nn::Parameter> parameters;
+};
+
+struct Chosen {
+  std::vector<nn::Parameter> of_unit, ignored;
+};
+
+// The parameters of `modules`, each once, that are in no unit yet and that no call has ignored.
+Chosen ChooseParameters(const std::vector<nn::Module*>& modules,
+                        const std::function<bool(const nn::Parameter&)>& ignores) {
+  std::set<const void*> taken, seen;
   for (nn::Module* module : modules) {
-    if (const std::shared_ptr<Unit> own = UnitOf(*module)) {
-      ThrowInvalid("FullyShard: ", module->FullName().empty() ? "the module" : module->FullName(),
-                   " is a unit already");
-    }
+    if (const std::shared_ptr<Unit> own = UnitOf(*module))
+      ThrowInvalid("FullyShard: ", NameOf(*module), " is a unit already");
     for (const std::shared_ptr<Unit>& unit : UnitsBelow(*module)) {
       for (const auto& parameter : unit->parameters()) taken.insert(parameter->parameter().id());
     }
-  }
-  std::vector<nn::Parameter> free;
-  for (nn::Module* module : modules) {
-    for (const nn::Parameter& parameter : module->Parameters()) {
-      if (taken.insert(parameter.id()).second) free.push_back(parameter);
+    for (const nn::Module::NamedModule& named : module->NamedModules()) {
+      for (const nn::Parameter& parameter : named.module->locals().Get<Ignored>().parameters)
+        seen.insert(parameter.id());
     }
   }
-  return free;
+  Chosen chosen;
+  for (nn::Module* module : modules) {
+    for (const nn::Parameter& parameter : module->Parameters()) {
+      if (!seen.insert(parameter.id()).second) continue;
+      const bool is_taken = taken.count(parameter.id()) > 0;
+      if (ignores == nullptr || !ignores(parameter)) {
+        if (!is_taken) chosen.of_unit.push_back(parameter);
+        continue;
+      }
+      if (is_taken) {
+        ThrowInvalid("FullyShard: parameter ", parameter.ToString(),
+                     " is ignored, and an earlier call has made it part of a unit; ignore it "
+                     "in that call");
+      }
+      chosen.ignored.push_back(parameter);
+    }
+  }
+  return chosen;
 }
 
 void AddHooks(nn::Module& module, const std::shared_ptr<Unit>& unit) {
@@ -168,7 +206,8 @@ void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
   if (modules.empty()) ThrowInvalid("FullyShard: the list of modules is empty");
   const std::vector<std::string> axes = ShardAxes(mesh, options);
   CheckPrecision(options.mixed_precision);
-  const std::vector<nn::Parameter> parameters = FreeParameters(modules);
+  const Chosen chosen = ChooseParameters(modules, options.ignored);
+  const std::vector<nn::Parameter>& parameters = chosen.of_unit;
   const std::shared_ptr<Coordinator> coordinator = Coordinator::Of(mesh);
   Sharding sharding = {.mesh = CommonMesh(parameters, mesh),
                        .axes = {},
@@ -180,13 +219,28 @@ void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
     internal::UnitParameter::Check(parameter, sharding);
 
   // All checks passed; changes begin here.
+  for (nn::Parameter parameter : chosen.ignored) {
+    if (parameter.IsPlaced()) continue;
+    parameter.Place(sharding.mesh, Layout::Replicated(sharding.mesh.shape(), parameter.shape()));
+  }
   auto unit = std::make_shared<Unit>(std::move(sharding), options, coordinator);
   for (const nn::Parameter& parameter : parameters) unit->AddParameter(parameter);
   coordinator->Add(unit);
   for (nn::Module* module : modules) {
     module->locals().Get<internal::UnitSlot>().unit = unit;
+    module->locals().Get<Ignored>().parameters = chosen.ignored;
     AddHooks(*module, unit);
   }
+}
+
+std::function<bool(const nn::Parameter&)> OneOf(std::vector<nn::Parameter> parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i])
+      ThrowInvalid("OneOf: parameter ", i, " of ", parameters.size(), " is undefined");
+  }
+  return [parameters = std::move(parameters)](const nn::Parameter& parameter) {
+    return std::find(parameters.begin(), parameters.end(), parameter) != parameters.end();
+  };
 }
 
 void SetRequiresGradientSync(nn::Module& root, bool sync) {

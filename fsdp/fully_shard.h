@@ -78,7 +78,15 @@ struct FullyShardOptions {
   std::optional<bool> reshard_after_forward = std::nullopt;
   /// The dim to shard of each parameter (of any extent); default: dim 0. Scalars are replicated.
   std::function<int(const nn::Parameter&)> shard_dim = nullptr;
+  /// Parameters for which it is true are in no unit, neither this one nor one made by a later call:
+  /// they stay as placed (replicated over the mesh if they have no place), keep their dtype, and
+  /// each Backward reduces their gradients by itself. OneOf makes it of a list.
+  std::function<bool(const nn::Parameter&)> ignored = nullptr;
 };
+
+/// Whether a parameter is one of `parameters`.
+/// Errors: throws Error(kInvalidArgument) if one of them is undefined.
+std::function<bool(const nn::Parameter&)> OneOf(std::vector<nn::Parameter> parameters);
 
 /// Groups the parameters of `module` and its children that are in no unit yet into a new unit. Call
 /// it bottom-up (inner modules first), after Parallelize and before the first forward; before or
@@ -86,8 +94,8 @@ struct FullyShardOptions {
 /// (`mesh["dp"]`), whose axes are then meant. The first forward compares replicas
 /// (nn/replicas.h). Collective over the mesh if the parameters have values.
 /// Errors: throws Error(kInvalidArgument) before anything is changed, naming the axis or dtype that
-/// does not fit, or the parameter that is in another unit, on another mesh or already sharded along
-/// a shard axis.
+/// does not fit, or the parameter that is in another unit, on another mesh, already sharded along a
+/// shard axis, or ignored after an earlier call has sharded it.
 void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOptions& options = {});
 /// The parameters of several modules as one unit, gathered at the first call of any of them.
 void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
