@@ -243,19 +243,41 @@ std::function<bool(const nn::Parameter&)> OneOf(std::vector<nn::Parameter> param
   };
 }
 
-void SetRequiresGradientSync(nn::Module& root, bool sync) {
-  for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "SetRequiresGradientSync"))
-    unit->sync = sync;
+// ---- switches -----------------------------------------------------------------------------------
+
+void SetRequiresGradientSync(nn::Module& root, bool sync, bool recursive) {
+  for (const auto& unit : SomeUnits(root, recursive, "SetRequiresGradientSync")) unit->sync = sync;
 }
 
-NoSync::NoSync(nn::Module& root) {
-  for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "NoSync"))
-    before_.push_back({unit, std::exchange(unit->sync, false)});
+void SetRequiresAllReduce(nn::Module& root, bool all_reduce, bool recursive) {
+  for (const auto& unit : SomeUnits(root, recursive, "SetRequiresAllReduce"))
+    unit->all_reduce = all_reduce;
 }
 
-NoSync::~NoSync() {
-  for (const Before& before : before_) before.unit->sync = before.sync;
+void SetReshardAfterForward(nn::Module& root, std::optional<bool> reshard, bool recursive) {
+  for (const auto& unit : SomeUnits(root, recursive, "SetReshardAfterForward"))
+    unit->reshard_after_forward = reshard;
 }
+
+void SetReshardAfterBackward(nn::Module& root, std::optional<bool> reshard, bool recursive) {
+  for (const auto& unit : SomeUnits(root, recursive, "SetReshardAfterBackward"))
+    unit->reshard_after_backward = reshard;
+}
+
+internal::SwitchedOff::SwitchedOff(nn::Module& root, bool Unit::*which, const char* name)
+    : which_(which) {
+  for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, name))
+    before_.push_back({unit, std::exchange((*unit).*which, false)});
+}
+
+internal::SwitchedOff::~SwitchedOff() {
+  for (const Before& before : before_) (*before.unit).*which_ = before.value;
+}
+
+NoSync::NoSync(nn::Module& root) : SwitchedOff(root, &Unit::sync, "NoSync") {}
+NoAllReduce::NoAllReduce(nn::Module& root) : SwitchedOff(root, &Unit::all_reduce, "NoAllReduce") {}
+
+// ---- gradients, memory and statistics -----------------------------------------------------------
 
 void DiscardUnreducedGradients(nn::Module& root) {
   for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "DiscardUnreducedGradients")) {
@@ -270,6 +292,27 @@ void Unshard(nn::Module& root) {
 
 void Reshard(nn::Module& root) {
   for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "Reshard")) unit->ReshardIfIdle();
+}
+
+std::vector<UnitStats> GetUnitStats(nn::Module& root) {
+  std::vector<UnitStats> all;
+  std::set<const Unit*> seen;
+  SomeUnitsBelow(root, "GetUnitStats");
+  for (const nn::Module::NamedModule& named : root.NamedModules()) {
+    const std::shared_ptr<Unit>& unit = UnitOf(*named.module);
+    if (unit == nullptr || !seen.insert(unit.get()).second) continue;
+    all.push_back(unit->stats);
+    all.back().module = named.module->FullName();
+    all.back().gathered_bytes = unit->gathered_bytes();
+  }
+  return all;
+}
+
+void ResetUnitStats(nn::Module& root) {
+  for (const std::shared_ptr<Unit>& unit : SomeUnitsBelow(root, "ResetUnitStats")) {
+    unit->stats = UnitStats();
+    unit->stats.peak_gathered_bytes = unit->gathered_bytes();
+  }
 }
 
 StagingStats GetStagingStats(const DeviceMesh& mesh) { return Coordinator::Of(mesh)->staging; }

@@ -101,29 +101,56 @@ void FullyShard(nn::Module& module, const DeviceMesh& mesh, const FullyShardOpti
 void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
                 const FullyShardOptions& options = {});
 
+// Switches of units that exist. They apply to the units of `root` and its children, or, unless
+// `recursive`, to the unit of `root`. Local; call them between a backward and the next forward,
+// alike on all ranks. Errors: throw Error(kFailedPrecondition) if there is no such unit.
+
 /// While true (the default), backward reduces gradients. Set to false for all micro-batches but the
 /// last: gradients then accumulate unsharded, without communication; the last one reduces those of
 /// all units of the model, whether it uses them or not. Until then ClipGradNorm and Step() refuse
-/// the parameters. Applies to the units of `root` and its children. Local; call it between a
-/// backward and the next forward, alike on all ranks.
-/// Errors: throws Error(kFailedPrecondition) if there is no such unit.
-void SetRequiresGradientSync(nn::Module& root, bool sync);
+/// the parameters.
+void SetRequiresGradientSync(nn::Module& root, bool sync, bool recursive = true);
+/// While true (the default), a reduction ends with the all-reduce along axes along which the
+/// gradient has summands and the parameter is not split: the replicate axis of hybrid sharding. Set
+/// to false for all micro-batches but the last: each then reduce-scatters, the shards of gradients
+/// accumulate, and the last one all-reduces their sum. Otherwise as SetRequiresGradientSync.
+void SetRequiresAllReduce(nn::Module& root, bool all_reduce, bool recursive = true);
+/// As FullyShardOptions::reshard_after_forward, in place of it and of reshard_after_forward_axes;
+/// nullopt: as these say again.
+void SetReshardAfterForward(nn::Module& root, std::optional<bool> reshard, bool recursive = true);
+/// Whether parameters are released at the end of backward. `false` keeps them gathered for the next
+/// forward, which gathers again if the values have changed; nullopt: as the strategy says.
+void SetReshardAfterBackward(nn::Module& root, std::optional<bool> reshard, bool recursive = true);
 
-/// No synchronisation while it lives, as by SetRequiresGradientSync(root, false); then each unit is
-/// as it was. May be nested, and outlive the module.
-class NoSync {
+namespace internal {
+/// Turns a switch of units off while it lives; then each is as it was.
+class SwitchedOff {
  public:
-  explicit NoSync(nn::Module& root);
-  ~NoSync();
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
+  SwitchedOff(nn::Module& root, bool Unit::*which, const char* name);
+  ~SwitchedOff();
+  SwitchedOff(const SwitchedOff&) = delete;
+  SwitchedOff& operator=(const SwitchedOff&) = delete;
 
  private:
   struct Before {
-    std::shared_ptr<internal::Unit> unit;
-    bool sync;
+    std::shared_ptr<Unit> unit;
+    bool value;
   };
+  bool Unit::*which_;
   std::vector<Before> before_;
+};
+}  // namespace internal
+
+/// No synchronisation while it lives, as by SetRequiresGradientSync(root, false); then each unit is
+/// as it was. May be nested, and outlive the module.
+class NoSync : private internal::SwitchedOff {
+ public:
+  explicit NoSync(nn::Module& root);
+};
+/// The same of SetRequiresAllReduce(root, false).
+class NoAllReduce : private internal::SwitchedOff {
+ public:
+  explicit NoAllReduce(nn::Module& root);
 };
 
 /// Drops the gradients that backwards without synchronisation have accumulated in the units of
@@ -136,6 +163,28 @@ void DiscardUnreducedGradients(nn::Module& root);
 void Unshard(nn::Module& root);
 /// Releases what is gathered of them, but for modules whose forward or backward runs. Local.
 void Reshard(nn::Module& root);
+
+/// What one unit has done on this rank since it was made or its statistics were reset. Bytes are
+/// those of CommTrace; groups of one rank do not count.
+struct UnitStats {
+  std::string module;  ///< The full name of its first module; empty for the outermost.
+  int64_t gathers = 0;
+  int64_t gather_bytes_sent = 0;
+  int64_t gather_bytes_received = 0;
+  int64_t reductions = 0;  ///< Batches of gradients, each of one or several collectives.
+  int64_t reduce_bytes_sent = 0;
+  int64_t gathered_bytes = 0;       ///< Memory of gathered parameters now.
+  int64_t peak_gathered_bytes = 0;  ///< The most since then.
+  /// Seconds that the rank has waited, in which collectives were also carried out.
+  double gather_wait_seconds = 0;
+  double reduce_wait_seconds = 0;
+};
+/// Of the units of `root` and its children, parents first. Local. Errors: as
+/// SetRequiresGradientSync.
+std::vector<UnitStats> GetUnitStats(nn::Module& root);
+/// All counts are 0 again, and the peak is what is gathered now. Local. Errors: as
+/// SetRequiresGradientSync.
+void ResetUnitStats(nn::Module& root);
 
 /// Bytes copied by one rank, for tests and reports.
 struct StagingStats {

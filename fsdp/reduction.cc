@@ -7,19 +7,28 @@
 
 #include "shardmesh/dtensor/internal/move.h"
 #include "shardmesh/fsdp/internal/coordinator.h"
+#include "shardmesh/fsdp/internal/counting.h"
 #include "shardmesh/fsdp/internal/unit.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::fsdp::internal {
 namespace {
 
-// The moves from the layout of a gradient to that of the shard, without those that move nothing.
+// `to`, but with the summands of `from` where no reduce-scatter takes them.
+Layout WithSummandsOf(const Layout& from, const Layout& to) {
+  Layout scattered = to;
+  for (int axis = 0; axis < to.num_axes(); ++axis) {
+    if (from.placement(axis).IsPartial() && !to.placement(axis).IsShard())
+      scattered = scattered.With(axis, Partial());
+  }
+  return scattered;
+}
+
+// Appends the moves from one layout of a gradient to another, without those that move nothing.
 // Where all shard axes have summands they are one group, whatever the boxes; the planner may find
 // that of uneven ones only part merges.
-std::vector<Step> StepsOf(const DeviceMesh& mesh, UnitParameter& parameter) {
-  const Layout& to = parameter.sharded_layout();
-  Layout from = parameter.gradient().layout();
-  std::vector<Step> steps;
+void AppendSteps(const DeviceMesh& mesh, UnitParameter& parameter, Layout from, const Layout& to,
+                 std::vector<Step>& steps) {
   AxisList axes;
   for (int axis = 0; axis < mesh.shape().num_axes(); ++axis) {
     const bool changes = from.placement(axis).IsPartial() && to.placement(axis).IsShard();
@@ -29,11 +38,7 @@ std::vector<Step> StepsOf(const DeviceMesh& mesh, UnitParameter& parameter) {
       parameter.shard_axes().begin(), parameter.shard_axes().end(),
       [&](int axis) { return mesh.shape().size(axis) == 1 || from.placement(axis).IsPartial(); });
   if (axes.size() > 1 && scatters) {
-    Layout scattered = to;
-    for (int axis = 0; axis < mesh.shape().num_axes(); ++axis) {
-      if (from.placement(axis).IsPartial() && !to.placement(axis).IsShard())
-        scattered = scattered.With(axis, Partial());
-    }
+    const Layout scattered = WithSummandsOf(from, to);
     steps.push_back({StepKind::kReduceScatter, axes, from, scattered});
     from = scattered;
   }
@@ -41,38 +46,79 @@ std::vector<Step> StepsOf(const DeviceMesh& mesh, UnitParameter& parameter) {
   for (const Step& step : MakePlan(from, to, {.element_bytes = element_bytes}).steps) {
     if (shardmesh::internal::GroupOf(mesh, step.axes).size() > 1) steps.push_back(step);
   }
-  return steps;
 }
 
 }  // namespace
 
 Reduction::Reduction(const DeviceMesh& mesh, const std::string& unit,
-                     std::vector<UnitParameter*> parameters)
-    : mesh_(mesh) {
+                     std::vector<UnitParameter*> parameters, bool all_reduce, UnitStats& stats)
+    : mesh_(mesh), stats_(&stats) {
   std::vector<nn::Parameter> named;
   for (UnitParameter* parameter : parameters) {
-    Entry entry;
-    entry.parameter = parameter;
-    entry.steps = StepsOf(mesh, *parameter);
-    entry.value = parameter->gradient().Take();
-    num_phases_ = std::max(num_phases_, entry.steps.size());
-    entries_.push_back(std::move(entry));
+    entries_.push_back(EntryOf(*parameter, all_reduce));
+    num_phases_ = std::max(num_phases_, entries_.back().steps.size());
     named.push_back(parameter->parameter());
   }
   op_ = CollectiveName("fsdp_reduce", unit, named);
+  ++stats_->reductions;
+  Join(0);
   Post(0);
+}
+
+Reduction::Entry Reduction::EntryOf(UnitParameter& parameter, bool all_reduce) const {
+  Entry entry;
+  entry.parameter = &parameter;
+  entry.result = parameter.sharded_layout();
+  const Layout waiting = parameter.scattered_layout();
+  if (!parameter.gradient()) {
+    AppendSteps(mesh_, parameter, waiting, entry.result, entry.steps);
+    entry.value = parameter.TakeScattered();
+    return entry;
+  }
+  Layout from = parameter.gradient().layout();
+  if (!all_reduce || waiting) {
+    const Layout scattered = waiting ? waiting : WithSummandsOf(from, entry.result);
+    AppendSteps(mesh_, parameter, from, scattered, entry.steps);
+    entry.joins_after = entry.steps.size();
+    if (all_reduce) {
+      entry.earlier = parameter.TakeScattered();
+    } else {
+      entry.result = scattered;
+    }
+    from = scattered;
+  }
+  AppendSteps(mesh_, parameter, from, entry.result, entry.steps);
+  entry.value = parameter.gradient().Take();
+  return entry;
+}
+
+void Reduction::Join(size_t phase) {
+  for (Entry& entry : entries_) {
+    if (!entry.earlier || entry.joins_after != phase) continue;
+    ops::Accumulate(mesh_.context(), std::exchange(entry.earlier, Tensor()), entry.value);
+  }
 }
 
 void Reduction::Finish() {
   for (size_t phase = 0; phase < num_phases_; ++phase) {
     if (phase > 0) Post(phase);
-    for (Work& work : works_) work.Wait();
+    {
+      const WaitTimer timer(stats_->reduce_wait_seconds);
+      for (Work& work : works_) work.Wait();
+    }
     works_.clear();
     for (Entry& entry : entries_) {
       if (entry.target) entry.value = std::exchange(entry.target, Tensor());
     }
+    Join(phase + 1);
   }
-  for (Entry& entry : entries_) entry.parameter->AddReduced(std::move(entry.value));
+  for (Entry& entry : entries_) {
+    if (entry.result == entry.parameter->sharded_layout()) {
+      entry.parameter->AddReduced(std::move(entry.value));
+    } else {
+      entry.parameter->AddScattered(std::move(entry.value), entry.result);
+    }
+  }
   entries_.clear();
 }
 
@@ -90,6 +136,7 @@ void Reduction::Abandon() {
 
 // Steps of the same kind over the same group form one batched collective.
 void Reduction::Post(size_t phase) {
+  const CountsSentBytes counts(mesh_, stats_->reduce_bytes_sent);
   struct Batch {
     std::vector<ReduceScatterItem> scatter;
     std::vector<AllReduceItem> reduce;

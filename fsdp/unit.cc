@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/internal/move.h"
+#include "shardmesh/fsdp/internal/counting.h"
 
 namespace shardmesh::fsdp::internal {
 
@@ -85,15 +86,20 @@ void Unit::Prefetch() {
     for (const auto& parameter : parameters_) {
       std::optional<AllGatherItem> item = parameter->BeginGather(name_);
       if (!item) continue;
+      for (const Tensor& target : item->targets) stats.gather_bytes_received += target.Bytes();
+      stats.gather_bytes_received -= item->source.Bytes();
       batch.push_back(*std::move(item));
       axes = parameter->gather_axes();
     }
     // All parameters but scalars are split along the same axes.
     if (!batch.empty()) {
+      ++stats.gathers;
+      const CountsSentBytes counts(mesh(), stats.gather_bytes_sent);
       gather_ =
           shardmesh::internal::GroupOf(mesh(), axes).AllGather(std::move(batch), gather_name_);
       for (const auto& parameter : parameters_) parameter->GatherWasPosted();
     }
+    stats.peak_gathered_bytes = std::max(stats.peak_gathered_bytes, gathered_bytes());
   } catch (...) {
     for (const auto& parameter : parameters_) parameter->Release(name_);
     throw;
@@ -104,7 +110,10 @@ void Unit::Prefetch() {
 void Unit::WaitForGather() {
   if (state_ != State::kGathering) return;
   state_ = State::kGathered;
-  std::exchange(gather_, Work()).Wait();
+  {
+    const WaitTimer timer(stats.gather_wait_seconds);
+    std::exchange(gather_, Work()).Wait();
+  }
   for (const auto& parameter : parameters_) parameter->EndGather();
 }
 
@@ -130,12 +139,22 @@ void Unit::ReshardIfIdle() {
   }
 }
 
+int64_t Unit::gathered_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& parameter : parameters_) bytes += parameter->gathered_bytes();
+  return bytes;
+}
+
 // ---- how long parameters stay gathered ----------------------------------------------------------
+
+std::optional<bool> Unit::ReshardsAfterForward() const {
+  return reshard_after_forward ? reshard_after_forward : options_.reshard_after_forward;
+}
 
 bool Unit::KeepsAfterForward(const UnitCall& call) const {
   // Recomputed within a backward, which comes to these ops next.
   if (IsInBackward(mesh())) return call.has_ops() || expected_ > 0;
-  if (options_.reshard_after_forward) return !*options_.reshard_after_forward;
+  if (const std::optional<bool> reshards = ReshardsAfterForward()) return !*reshards;
   switch (options_.strategy) {
     case Strategy::kOptimizerState:
       return true;
@@ -150,11 +169,12 @@ bool Unit::KeepsAfterForward(const UnitCall& call) const {
 
 // Between two calls of the unit in one backward.
 bool Unit::KeepsBetweenRegions() const {
-  if (options_.reshard_after_forward) return !*options_.reshard_after_forward;
+  if (const std::optional<bool> reshards = ReshardsAfterForward()) return !*reshards;
   return options_.strategy != Strategy::kFullShard || is_root_;
 }
 
 bool Unit::KeepsAfterBackward() const {
+  if (reshard_after_backward) return !*reshard_after_backward;
   return options_.strategy == Strategy::kOptimizerState ||
          (options_.strategy == Strategy::kShardGradOp && !sync);
 }
@@ -187,8 +207,7 @@ void Unit::EndCall(UnitCall& call, bool failed) {
 
 void Unit::DropCall() {
   --awaited_calls_;
-  const bool keeps =
-      KeepsAfterBackward() || options_.reshard_after_forward == std::optional<bool>(false);
+  const bool keeps = KeepsAfterBackward() || ReshardsAfterForward() == std::optional<bool>(false);
   // A graph may outlive its rank.
   if (awaited_calls_ == 0 && !keeps && mesh().IsUsableHere()) ReshardIfIdle();
 }
@@ -260,18 +279,21 @@ void Unit::Leave(UnitCall& call, bool next_is_same) {
   if (sync && HasGradients()) coordinator_->StartReduction(*this);
 }
 
+bool Unit::HasGradient(UnitParameter& parameter) const {
+  return parameter.gradient() || (all_reduce && parameter.scattered_layout());
+}
+
 bool Unit::HasGradients() const {
-  return std::any_of(parameters_.begin(), parameters_.end(), [](const auto& parameter) {
-    return static_cast<bool>(parameter->gradient());
-  });
+  return std::any_of(parameters_.begin(), parameters_.end(),
+                     [this](const auto& parameter) { return HasGradient(*parameter); });
 }
 
 Reduction Unit::TakeGradients() {
   std::vector<UnitParameter*> with_gradient;
   for (const auto& parameter : parameters_) {
-    if (parameter->gradient()) with_gradient.push_back(parameter.get());
+    if (HasGradient(*parameter)) with_gradient.push_back(parameter.get());
   }
-  return Reduction(mesh(), name_, std::move(with_gradient));
+  return Reduction(mesh(), name_, std::move(with_gradient), all_reduce, stats);
 }
 
 void Unit::Deliver(BackwardRun& run) {
@@ -296,10 +318,7 @@ bool Unit::AbandonBackward() {
 }
 
 void Unit::DiscardGradients() {
-  for (const auto& parameter : parameters_) {
-    parameter->gradient().Take();
-    parameter->EndBackward();
-  }
+  for (const auto& parameter : parameters_) parameter->DiscardGradient();
 }
 
 }  // namespace shardmesh::fsdp::internal

@@ -48,6 +48,14 @@ DType ReduceDType(const nn::Parameter& parameter, const MixedPrecision& precisio
   return precision.reduce_dtype.value_or(parameter.dtype());
 }
 
+// Adds a gradient of the shard to `sum`, which may be empty.
+void Add(ExecutionContext& context, Tensor gradient, Tensor& sum) {
+  if (sum) return ops::Accumulate(context, gradient, sum);
+  // Where nothing was scattered it is the buffer itself.
+  gradient.storage()->set_category(MemoryCategory::kGradients);
+  sum = std::move(gradient);
+}
+
 std::string WhyReleased(const std::string& owner) {
   return absl::StrCat(
       "gathered by FullyShard for ", owner,
@@ -182,6 +190,11 @@ void UnitParameter::Release(const std::string& owner) {
   local_.storage()->Release(WhyReleased(owner));
 }
 
+int64_t UnitParameter::gathered_bytes() const {
+  const bool is_here = NeedsBuffer() && local_ && !local_.storage()->IsReleased();
+  return is_here ? local_.Bytes() : 0;
+}
+
 void UnitParameter::Activate() {
   DTensor leaf(mesh_, gathered_, local_);
   if (parameter_.requires_grad()) {
@@ -192,13 +205,7 @@ void UnitParameter::Activate() {
 }
 
 void UnitParameter::AddReduced(Tensor gradient) {
-  if (!reduced_) {
-    // Where nothing was scattered it is the buffer itself.
-    gradient.storage()->set_category(MemoryCategory::kGradients);
-    reduced_ = std::move(gradient);
-  } else {
-    ops::Accumulate(mesh_.context(), gradient, reduced_);
-  }
+  Add(mesh_.context(), std::move(gradient), reduced_);
 }
 
 void UnitParameter::Deliver(BackwardRun& run) {
@@ -213,17 +220,42 @@ void UnitParameter::Deliver(BackwardRun& run) {
   run.Deliver(parameter_.data(), DTensor(mesh_, sharded_, std::move(gradient)));
 }
 
+void UnitParameter::AddScattered(Tensor summands, const Layout& layout) {
+  scattered_layout_ = layout;
+  Add(mesh_.context(), std::move(summands), new_scattered_);
+}
+
+Tensor UnitParameter::TakeScattered() {
+  is_scattered_taken_ |= static_cast<bool>(scattered_);
+  Tensor summands = std::exchange(scattered_, Tensor());
+  if (new_scattered_) Add(mesh_.context(), std::exchange(new_scattered_, Tensor()), summands);
+  scattered_layout_ = Layout();
+  return summands;
+}
+
 void UnitParameter::EndBackward() {
+  if (new_scattered_) Add(mesh_.context(), std::exchange(new_scattered_, Tensor()), scattered_);
+  is_scattered_taken_ = false;
   gradient_->ClearTouched();
-  parameter_.set_has_unreduced_gradient(static_cast<bool>(*gradient_));
+  had_gradient_ = static_cast<bool>(*gradient_);
+  parameter_.set_has_unreduced_gradient(had_gradient_ || scattered_);
 }
 
 bool UnitParameter::AbandonBackward() {
-  const bool is_lost = gradient_->is_touched() && parameter_.HasUnreducedGradient();
+  const bool is_lost = (gradient_->is_touched() && had_gradient_) || is_scattered_taken_;
   if (gradient_->is_touched()) gradient_->Take();
   reduced_ = Tensor();
+  new_scattered_ = Tensor();
+  if (!scattered_) scattered_layout_ = Layout();
   EndBackward();
   return is_lost;
+}
+
+void UnitParameter::DiscardGradient() {
+  gradient_->Take();
+  scattered_ = Tensor();
+  scattered_layout_ = Layout();
+  EndBackward();
 }
 
 }  // namespace shardmesh::fsdp::internal

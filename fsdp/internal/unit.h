@@ -6,6 +6,7 @@
 #define SHARDMESH_FSDP_INTERNAL_UNIT_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -96,12 +97,21 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// Drops gradients of earlier micro-batches.
   void DiscardGradients();
 
+  // ---- switches and statistics ------------------------------------------------------------------
   bool sync = true;
+  bool all_reduce = true;
+  // In place of what the options say.
+  std::optional<bool> reshard_after_forward, reshard_after_backward;
+  /// But for the module's name and the memory now.
+  UnitStats stats;
+  int64_t gathered_bytes() const;
 
  private:
   enum class State { kSharded, kGathering, kGathered };
   void WaitForGather();
+  bool HasGradient(UnitParameter& parameter) const;
   bool IsStale() const;
+  std::optional<bool> ReshardsAfterForward() const;
   bool KeepsAfterForward(const UnitCall& call) const;
   bool KeepsBetweenRegions() const;
   bool KeepsAfterBackward() const;

@@ -92,6 +92,8 @@ class UnitParameter {
   /// rank counts a write, also of an empty shard.
   bool IsStale() const;
   void Release(const std::string& owner);
+  /// Memory of the gathered form.
+  int64_t gathered_bytes() const;
   /// Makes forward use the gathered form, as a leaf that wants a gradient if the parameter does.
   void Activate();
   void Deactivate() { parameter_.set_active(DTensor()); }
@@ -104,11 +106,20 @@ class UnitParameter {
   /// Keeps (adds) a reduced gradient of the shard until Deliver, because a Backward that fails must
   /// not leave a gradient behind.
   void AddReduced(Tensor gradient);
+  /// Summands of the shard's gradient that wait for an all-reduce. Their layout is undefined if
+  /// there are none; later ones must have it too.
+  const Layout& scattered_layout() const { return scattered_layout_; }
+  /// Keeps (adds) them; for good if the Backward succeeds.
+  void AddScattered(Tensor summands, const Layout& layout);
+  /// Moves them out.
+  Tensor TakeScattered();
   void Deliver(BackwardRun& run);
   void EndBackward();
   /// Drops what the Backward that failed has made. Returns whether gradients of earlier
   /// micro-batches are lost with it.
   bool AbandonBackward();
+  /// Drops the gradients of earlier micro-batches.
+  void DiscardGradient();
 
  private:
   bool NeedsBuffer() const { return exchanges_ || copies_; }
@@ -131,7 +142,12 @@ class UnitParameter {
   int64_t local_version_ = 0;  // Of the gathered form, before its gather is posted.
 
   std::shared_ptr<GradientBuffer> gradient_;
+  bool had_gradient_ = false;  // In the buffer, when this Backward began.
   Tensor reduced_;
+  Tensor scattered_;      // Of earlier Backwards.
+  Tensor new_scattered_;  // Of the one that runs.
+  Layout scattered_layout_;
+  bool is_scattered_taken_ = false;  // In the one that runs.
 };
 
 }  // namespace shardmesh::fsdp::internal
