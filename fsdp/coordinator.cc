@@ -35,11 +35,19 @@ void Coordinator::BeginCall(const std::shared_ptr<Unit>& unit, nn::Module& modul
             "FullyShard: a backward that threw took with it the gradients that earlier "
             "micro-batches had accumulated without synchronisation; start the accumulation again");
     }
-    if (!model.has_compared_replicas) nn::CheckReplicas(Outermost(module));
+    if (!model.has_compared_replicas) {
+      nn::CheckReplicas(Outermost(module));
+      // A list may say to gather units that no forward has come to.
+      for (const nn::Module::NamedModule& named : Outermost(module).NamedModules()) {
+        if (const std::shared_ptr<Unit>& other = UnitOf(*named.module))
+          other->Locate(*named.module);
+      }
+    }
     model.has_compared_replicas = true;
   }
   if (prefetched_.lock() != unit) ReleasePrefetched();
   prefetched_.reset();
+  std::erase_if(ahead_, [&](const std::weak_ptr<Unit>& other) { return other.lock() == unit; });
   order_.push_back(unit);
   // One that leaves out calls of the last forward is followed on; one that goes another way is
   // followed no more.
@@ -56,7 +64,8 @@ std::shared_ptr<Unit> Coordinator::Predicted() const {
   return position_ < model_->order.size() ? model_->order[position_].lock() : nullptr;
 }
 
-void Coordinator::PrefetchNext() {
+void Coordinator::PrefetchNext(const Unit& unit) {
+  if (unit.forward_prefetch) return GatherAhead(*unit.forward_prefetch, ahead_);
   const std::shared_ptr<Unit> next = Predicted();
   if (next == nullptr || next->is_gathered()) return;
   next->Prefetch();
@@ -73,6 +82,7 @@ bool Coordinator::KeepsForNextCall(const std::shared_ptr<Unit>& unit) {
 void Coordinator::EndCall(bool failed) {
   if (--open_calls_ > 0) return;
   ReleasePrefetched();
+  ReleaseAhead(ahead_);
   const std::shared_ptr<Model> model = std::move(model_);
   if (!failed) {
     model->order = std::move(order_);
@@ -86,12 +96,34 @@ void Coordinator::ReleasePrefetched() {
   prefetched_.reset();
 }
 
+// Units whose collectives have no name yet, as no forward of their model has run, are left out.
+void Coordinator::GatherAhead(const std::vector<std::weak_ptr<Unit>>& units,
+                              std::vector<std::weak_ptr<Unit>>& ahead) {
+  for (const std::weak_ptr<Unit>& entry : units) {
+    const std::shared_ptr<Unit> unit = entry.lock();
+    if (unit == nullptr || unit->model() == nullptr || unit->is_gathered()) continue;
+    unit->Prefetch();
+    ahead.push_back(entry);
+  }
+}
+
+void Coordinator::ReleaseAhead(std::vector<std::weak_ptr<Unit>>& ahead) {
+  for (const std::weak_ptr<Unit>& entry : ahead) {
+    if (const std::shared_ptr<Unit> unit = entry.lock()) unit->ReshardIfIdle();
+  }
+  ahead.clear();
+}
+
 // ---- backward -----------------------------------------------------------------------------------
 
 void Coordinator::Join(Unit& unit) {
   models_.insert(unit.model());
   joined_.insert(unit.shared_from_this());
   JoinBackward(unit.mesh(), shared_from_this());
+}
+
+void Coordinator::GatherAheadInBackward(const std::vector<std::weak_ptr<Unit>>& units) {
+  GatherAhead(units, ahead_in_backward_);
 }
 
 void Coordinator::StartReduction(Unit& unit) {
@@ -108,6 +140,12 @@ void Coordinator::FinishReduction() {
 void Coordinator::Finish(BackwardRun& run) {
   const std::vector<std::shared_ptr<Unit>> units = Participants();
   for (const std::shared_ptr<Unit>& unit : units) unit->ReshardAfterBackward();
+  // Of other models; those of these have done as their options say.
+  std::erase_if(ahead_in_backward_, [this](const std::weak_ptr<Unit>& entry) {
+    const std::shared_ptr<Unit> unit = entry.lock();
+    return unit == nullptr || models_.count(unit->model()) > 0;
+  });
+  ReleaseAhead(ahead_in_backward_);
   for (const std::shared_ptr<Unit>& unit : units) {
     // What earlier micro-batches have accumulated, and what came outside the unit's forward.
     if (unit->sync && unit->HasGradients()) StartReduction(*unit);
@@ -132,6 +170,7 @@ void Coordinator::Failed() {
   for (const std::shared_ptr<Unit>& unit : units) {
     if (unit->model()->has_lost_gradients) unit->DiscardGradients();
   }
+  ReleaseAhead(ahead_in_backward_);
   models_.clear();
   joined_.clear();
 }

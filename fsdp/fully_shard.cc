@@ -277,6 +277,45 @@ internal::SwitchedOff::~SwitchedOff() {
 NoSync::NoSync(nn::Module& root) : SwitchedOff(root, &Unit::sync, "NoSync") {}
 NoAllReduce::NoAllReduce(nn::Module& root) : SwitchedOff(root, &Unit::all_reduce, "NoAllReduce") {}
 
+// ---- prefetch lists -----------------------------------------------------------------------------
+
+namespace {
+
+const std::shared_ptr<Unit>& UnitItself(nn::Module& module, const char* function) {
+  const std::shared_ptr<Unit>& unit = UnitOf(module);
+  if (unit == nullptr) ThrowInvalid(function, ": ", NameOf(module), " is not a FullyShard unit");
+  return unit;
+}
+
+std::vector<std::weak_ptr<Unit>> ListOf(const std::vector<nn::Module*>& modules,
+                                        const char* function) {
+  std::vector<std::weak_ptr<Unit>> units;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (modules[i] == nullptr)
+      ThrowInvalid(function, ": module ", i, " of ", modules.size(), " is null");
+    units.push_back(UnitItself(*modules[i], function));
+  }
+  return units;
+}
+
+}  // namespace
+
+void SetForwardPrefetch(nn::Module& module, const std::vector<nn::Module*>& modules) {
+  UnitItself(module, "SetForwardPrefetch")->forward_prefetch =
+      ListOf(modules, "SetForwardPrefetch");
+}
+
+void SetBackwardPrefetch(nn::Module& module, const std::vector<nn::Module*>& modules) {
+  UnitItself(module, "SetBackwardPrefetch")->backward_prefetch =
+      ListOf(modules, "SetBackwardPrefetch");
+}
+
+void ResetPrefetch(nn::Module& module) {
+  Unit& unit = *UnitItself(module, "ResetPrefetch");
+  unit.forward_prefetch.reset();
+  unit.backward_prefetch.reset();
+}
+
 // ---- gradients, memory and statistics -----------------------------------------------------------
 
 void DiscardUnreducedGradients(nn::Module& root) {

@@ -153,6 +153,17 @@ class NoAllReduce : private internal::SwitchedOff {
   explicit NoAllReduce(nn::Module& root);
 };
 
+/// What the unit of `module` begins to gather, in this order, when a forward (or backward) comes to
+/// it and it is gathered itself; without a list, the unit that followed last time. Nothing if
+/// `modules` is empty. What is gathered ahead and not used is released at the end of the outermost
+/// call (or of Backward). Local; alike on all ranks, between a backward and the next forward.
+/// Errors: throws Error(kInvalidArgument) naming the one of the modules that is not a unit.
+/// Source: set_modules_to_forward_prefetch of PyTorch's FSDP2.
+void SetForwardPrefetch(nn::Module& module, const std::vector<nn::Module*>& modules);
+void SetBackwardPrefetch(nn::Module& module, const std::vector<nn::Module*>& modules);
+/// Back to what followed last time, in forward and backward. Errors: as SetForwardPrefetch.
+void ResetPrefetch(nn::Module& module);
+
 /// Drops the gradients that backwards without synchronisation have accumulated in the units of
 /// `root` and its children: the window begins again. Local, alike on all ranks. Errors: as
 /// SetRequiresGradientSync.

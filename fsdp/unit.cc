@@ -188,7 +188,7 @@ void Unit::BeginCall(nn::Module& module) {
   if (!in_backward) coordinator_->BeginCall(shared_from_this(), module);
   Unshard();
   for (const auto& parameter : parameters_) parameter->Activate();
-  if (!in_backward) coordinator_->PrefetchNext();
+  if (!in_backward) coordinator_->PrefetchNext(*this);
 }
 
 void Unit::EndCall(UnitCall& call, bool failed) {
@@ -263,7 +263,11 @@ void Unit::Expect() {
 void Unit::Enter(Unit* next) {
   ++entered_;
   Unshard();
-  if (next != nullptr) next->Prefetch();
+  if (backward_prefetch) {
+    coordinator_->GatherAheadInBackward(*backward_prefetch);
+  } else if (next != nullptr) {
+    next->Prefetch();
+  }
 }
 
 void Unit::Leave(UnitCall& call, bool next_is_same) {

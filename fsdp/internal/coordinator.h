@@ -39,8 +39,8 @@ class Coordinator : public BackwardParticipant, public std::enable_shared_from_t
   // ---- forward, outside a backward --------------------------------------------------------------
   /// A call of a module of `unit` begins.
   void BeginCall(const std::shared_ptr<Unit>& unit, nn::Module& module);
-  /// After the unit is gathered: begins to gather the one that followed last time.
-  void PrefetchNext();
+  /// After `unit` is gathered: begins to gather what its list says, or what followed last time.
+  void PrefetchNext(const Unit& unit);
   /// The call has ended. `failed`: by an exception.
   void EndCall(bool failed);
   /// Keeps `unit` gathered if its own is the next call, should this forward be like the last.
@@ -50,6 +50,7 @@ class Coordinator : public BackwardParticipant, public std::enable_shared_from_t
   // ---- backward ---------------------------------------------------------------------------------
   /// The Backward now running will differentiate, or has written a gradient of, `unit`.
   void Join(Unit& unit);
+  void GatherAheadInBackward(const std::vector<std::weak_ptr<Unit>>& units);
   void StartReduction(Unit& unit);
   void Finish(BackwardRun& run) override;
   void Succeeded() override;
@@ -66,13 +67,20 @@ class Coordinator : public BackwardParticipant, public std::enable_shared_from_t
   std::shared_ptr<Unit> Predicted() const;
   void FinishReduction();
   void ReleasePrefetched();
+  /// Begins to gather those that are released, and adds them to `ahead`.
+  static void GatherAhead(const std::vector<std::weak_ptr<Unit>>& units,
+                          std::vector<std::weak_ptr<Unit>>& ahead);
+  /// Releases those of `ahead` that no call uses, and empties it.
+  static void ReleaseAhead(std::vector<std::weak_ptr<Unit>>& ahead);
 
   std::vector<std::weak_ptr<Unit>> units_;  // In the order of FullyShard.
   int open_calls_ = 0;
-  std::shared_ptr<Model> model_;             // Of the outermost open call.
-  std::vector<std::weak_ptr<Unit>> order_;   // The units called in this forward.
-  size_t position_ = 0;                      // In the last one's: one after the latest call.
-  std::weak_ptr<Unit> prefetched_;           // Gathered ahead and not called yet.
+  std::shared_ptr<Model> model_;            // Of the outermost open call.
+  std::vector<std::weak_ptr<Unit>> order_;  // The units called in this forward.
+  size_t position_ = 0;                     // In the last one's: one after the latest call.
+  std::weak_ptr<Unit> prefetched_;          // Gathered as predicted, and not called yet.
+  // Gathered as a list says: not called yet, or at some time in this Backward.
+  std::vector<std::weak_ptr<Unit>> ahead_, ahead_in_backward_;
   std::set<std::shared_ptr<Model>> models_;  // Of the Backward now running.
   std::set<std::shared_ptr<Unit>> joined_;   // Which a graph may have been the last to own.
   std::optional<Reduction> reduction_;  // The only one in flight, so that gradients of at most two

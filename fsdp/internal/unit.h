@@ -87,6 +87,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void Leave(UnitCall& call, bool next_is_same);
   bool HasGradients() const;
   Reduction TakeGradients();
+  /// What is gathered ahead, in place of what followed last time.
+  std::optional<std::vector<std::weak_ptr<Unit>>> forward_prefetch, backward_prefetch;
   void Deliver(BackwardRun& run);
   /// All regions have been left: releases, unless the strategy keeps the parameters.
   void ReshardAfterBackward();
