@@ -64,6 +64,18 @@ std::string AxisNames(const DeviceMesh& mesh) {
   return absl::StrJoin(names, ", ");
 }
 
+void CheckAxes(const DeviceMesh& mesh, const std::vector<std::string>& axes, const char* option) {
+  std::set<std::string> seen;
+  for (const std::string& axis : axes) {
+    if (!mesh.shape().Has(axis)) {
+      ThrowInvalid("FullyShard: mesh ", mesh.ToString(), " has no axis '", axis, "', which ",
+                   option, " names; it has ", AxisNames(mesh));
+    }
+    if (!seen.insert(axis).second)
+      ThrowInvalid("FullyShard: ", option, " names axis '", axis, "' twice");
+  }
+}
+
 // The names of the axes to shard along, all of which `mesh` has.
 std::vector<std::string> ShardAxes(const DeviceMesh& mesh, const FullyShardOptions& options) {
   if (options.strategy == Strategy::kReplicate) {
@@ -79,16 +91,30 @@ std::vector<std::string> ShardAxes(const DeviceMesh& mesh, const FullyShardOptio
     ThrowInvalid("FullyShard: mesh ", mesh.ToString(), " has no axis 'dp'; say which of ",
                  AxisNames(mesh), " are the shard_axes");
   }
-  std::set<std::string> seen;
-  for (const std::string& axis : *options.shard_axes) {
-    if (!mesh.shape().Has(axis)) {
-      ThrowInvalid("FullyShard: mesh ", mesh.ToString(), " has no axis '", axis,
-                   "', which shard_axes names; it has ", AxisNames(mesh));
-    }
-    if (!seen.insert(axis).second)
-      ThrowInvalid("FullyShard: shard_axes names axis '", axis, "' twice");
-  }
+  CheckAxes(mesh, *options.shard_axes, "shard_axes");
   return *options.shard_axes;
+}
+
+// Of `axes`, which all shard, those along which slices are kept between forward and backward.
+void CheckSliceAxes(const DeviceMesh& mesh, const FullyShardOptions& options,
+                    const std::vector<std::string>& axes) {
+  if (!options.reshard_after_forward_axes) return;
+  const std::vector<std::string>& slice_axes = *options.reshard_after_forward_axes;
+  CheckAxes(mesh, slice_axes, "reshard_after_forward_axes");
+  if (slice_axes.empty()) {
+    ThrowInvalid(
+        "FullyShard: reshard_after_forward_axes is empty; to keep all that is gathered, "
+        "use reshard_after_forward = false");
+  }
+  for (const std::string& axis : slice_axes) {
+    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) continue;
+    ThrowInvalid("FullyShard: reshard_after_forward_axes names axis '", axis,
+                 "', which is not one of the shard_axes [", absl::StrJoin(axes, ", "), "]");
+  }
+  if (options.strategy != Strategy::kFullShard || options.reshard_after_forward) {
+    ThrowInvalid("FullyShard: reshard_after_forward_axes is [", absl::StrJoin(slice_axes, ", "),
+                 "], which needs Strategy::kFullShard and no reshard_after_forward");
+  }
 }
 
 void CheckPrecision(const MixedPrecision& precision) {
@@ -172,6 +198,31 @@ Chosen ChooseParameters(const std::vector<nn::Module*>& modules,
   return chosen;
 }
 
+// The axes along which slices are kept; none where a slice would be the whole.
+std::vector<int> SliceAxes(const DeviceMesh& mesh, const std::vector<std::string>& axes) {
+  std::vector<int> indices;
+  int64_t ranks = 1;
+  for (const std::string& axis : axes) {
+    indices.push_back(mesh.shape().Index(axis));
+    ranks *= mesh.Size(axis);
+  }
+  return ranks > 1 ? indices : std::vector<int>();
+}
+
+// `options`, where slices that would be the shards themselves are asked for as such.
+FullyShardOptions WithUsefulSlices(const DeviceMesh& mesh, const std::vector<std::string>& axes,
+                                   FullyShardOptions options) {
+  if (!options.reshard_after_forward_axes) return options;
+  const std::vector<std::string>& kept = *options.reshard_after_forward_axes;
+  const bool narrows = std::any_of(axes.begin(), axes.end(), [&](const std::string& axis) {
+    return mesh.Size(axis) > 1 && std::find(kept.begin(), kept.end(), axis) == kept.end();
+  });
+  if (narrows) return options;
+  options.reshard_after_forward_axes.reset();
+  options.reshard_after_forward = true;
+  return options;
+}
+
 void AddHooks(nn::Module& module, const std::shared_ptr<Unit>& unit) {
   module.AddForwardScope([unit, &module]() -> std::shared_ptr<void> {
     return std::make_shared<ForwardCall>(unit, module);
@@ -205,16 +256,22 @@ void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
   mesh.CheckUsable("FullyShard");
   if (modules.empty()) ThrowInvalid("FullyShard: the list of modules is empty");
   const std::vector<std::string> axes = ShardAxes(mesh, options);
+  CheckSliceAxes(mesh, options, axes);
   CheckPrecision(options.mixed_precision);
   const Chosen chosen = ChooseParameters(modules, options.ignored);
   const std::vector<nn::Parameter>& parameters = chosen.of_unit;
   const std::shared_ptr<Coordinator> coordinator = Coordinator::Of(mesh);
+  const FullyShardOptions unit_options = WithUsefulSlices(mesh, axes, options);
   Sharding sharding = {.mesh = CommonMesh(parameters, mesh),
                        .axes = {},
+                       .slice_axes = {},
                        .dim = options.shard_dim,
                        .precision = options.mixed_precision,
                        .releases_on_one_rank = coordinator->releases_on_one_rank};
   for (const std::string& axis : axes) sharding.axes.push_back(sharding.mesh.shape().Index(axis));
+  if (unit_options.reshard_after_forward_axes) {
+    sharding.slice_axes = SliceAxes(sharding.mesh, *unit_options.reshard_after_forward_axes);
+  }
   for (const nn::Parameter& parameter : parameters)
     internal::UnitParameter::Check(parameter, sharding);
 
@@ -223,7 +280,7 @@ void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
     if (parameter.IsPlaced()) continue;
     parameter.Place(sharding.mesh, Layout::Replicated(sharding.mesh.shape(), parameter.shape()));
   }
-  auto unit = std::make_shared<Unit>(std::move(sharding), options, coordinator);
+  auto unit = std::make_shared<Unit>(std::move(sharding), unit_options, coordinator);
   for (const nn::Parameter& parameter : parameters) unit->AddParameter(parameter);
   coordinator->Add(unit);
   for (nn::Module* module : modules) {

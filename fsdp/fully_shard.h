@@ -76,6 +76,12 @@ struct FullyShardOptions {
   /// containing others or the outermost module) keeps them until backward, the others release them.
   /// An explicit `false` holds without a backward (NoGrad) as well.
   std::optional<bool> reshard_after_forward = std::nullopt;
+  /// Some of shard_axes: between a recorded forward and its backward each rank keeps its slice
+  /// along these alone, so that backward gathers along them alone (ZeRO++ hpZ). With shard_axes
+  /// {"node", "local"} and {"local"} here, nothing is gathered along "node" in backward, for
+  /// 1/size(local) of the parameters in memory; without a backward nothing is kept. Only under
+  /// kFullShard; holds for the root unit as well.
+  std::optional<std::vector<std::string>> reshard_after_forward_axes = std::nullopt;
   /// The dim to shard of each parameter (of any extent); default: dim 0. Scalars are replicated.
   std::function<int(const nn::Parameter&)> shard_dim = nullptr;
   /// Parameters for which it is true are in no unit, neither this one nor one made by a later call:
@@ -172,7 +178,8 @@ void DiscardUnreducedGradients(nn::Module& root);
 /// Gathers the parameters of all units of `root` and its children, which then stay gathered until
 /// their next release. Collective over the mesh. Errors: as SetRequiresGradientSync.
 void Unshard(nn::Module& root);
-/// Releases what is gathered of them, but for modules whose forward or backward runs. Local.
+/// Releases what is gathered of them, but for modules whose forward or backward runs, and for the
+/// slices of reshard_after_forward_axes that a backward will gather. Local.
 void Reshard(nn::Module& root);
 
 /// What one unit has done on this rank since it was made or its statistics were reset. Bytes are

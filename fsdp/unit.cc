@@ -80,16 +80,17 @@ bool Unit::IsStale() const {
 
 void Unit::Prefetch() {
   if (state_ != State::kSharded) return;
+  if (has_slices_ && IsStale()) DropSlices();
   try {
     std::vector<AllGatherItem> batch;
     AxisList axes;
     for (const auto& parameter : parameters_) {
-      std::optional<AllGatherItem> item = parameter->BeginGather(name_);
+      std::optional<AllGatherItem> item = parameter->BeginGather(name_, has_slices_);
       if (!item) continue;
       for (const Tensor& target : item->targets) stats.gather_bytes_received += target.Bytes();
       stats.gather_bytes_received -= item->source.Bytes();
       batch.push_back(*std::move(item));
-      axes = parameter->gather_axes();
+      axes = parameter->gather_axes(has_slices_);
     }
     // All parameters but scalars are split along the same axes.
     if (!batch.empty()) {
@@ -126,17 +127,46 @@ void Unit::Unshard() {
 
 void Unit::Reshard() {
   WaitForGather();
+  if (!KeepsSlices()) {
+    DropSlices();
+  } else if (!has_slices_ && state_ == State::kGathered && !IsStale()) {
+    KeepSlices();
+  }
   for (const auto& parameter : parameters_) parameter->Release(name_);
   state_ = State::kSharded;
 }
 
 void Unit::ReshardIfIdle() {
-  if (open_calls_ > 0 || entered_ > 0 || state_ == State::kSharded) return;
+  if (open_calls_ > 0 || entered_ > 0 || (state_ == State::kSharded && !has_slices_)) return;
   try {
     Reshard();
   } catch (...) {
     // The world has failed; every wait says so.
   }
+}
+
+// Until the last backward that will gather from them.
+bool Unit::KeepsSlices() const {
+  return !sharding_.slice_axes.empty() && !reshard_after_forward &&
+         (awaited_calls_ > 0 || expected_ > 0);
+}
+
+// The slices of what is gathered; each parameter is released as soon as its slice is made.
+void Unit::KeepSlices() {
+  has_slices_ = true;
+  int64_t bytes = gathered_bytes();
+  for (const auto& parameter : parameters_) {
+    bytes += parameter->KeepSlice();
+    stats.peak_gathered_bytes = std::max(stats.peak_gathered_bytes, bytes);
+    bytes -= parameter->gathered_bytes();
+    parameter->Release(name_);
+    bytes += parameter->gathered_bytes();
+  }
+}
+
+void Unit::DropSlices() {
+  if (!std::exchange(has_slices_, false)) return;
+  for (const auto& parameter : parameters_) parameter->DropSlice();
 }
 
 int64_t Unit::gathered_bytes() const {
@@ -155,6 +185,8 @@ bool Unit::KeepsAfterForward(const UnitCall& call) const {
   // Recomputed within a backward, which comes to these ops next.
   if (IsInBackward(mesh())) return call.has_ops() || expected_ > 0;
   if (const std::optional<bool> reshards = ReshardsAfterForward()) return !*reshards;
+  // Slices along axes of one rank would be the whole.
+  if (options_.reshard_after_forward_axes) return sharding_.slice_axes.empty() && call.has_ops();
   switch (options_.strategy) {
     case Strategy::kOptimizerState:
       return true;
@@ -170,6 +202,7 @@ bool Unit::KeepsAfterForward(const UnitCall& call) const {
 // Between two calls of the unit in one backward.
 bool Unit::KeepsBetweenRegions() const {
   if (const std::optional<bool> reshards = ReshardsAfterForward()) return !*reshards;
+  if (options_.reshard_after_forward_axes) return sharding_.slice_axes.empty();
   return options_.strategy != Strategy::kFullShard || is_root_;
 }
 
@@ -279,8 +312,14 @@ void Unit::Leave(UnitCall& call, bool next_is_same) {
     if (!next_is_same && !KeepsBetweenRegions()) Reshard();
     return;
   }
-  if (!KeepsAfterBackward()) Reshard();
+  ReleaseAfterBackward();
   if (sync && HasGradients()) coordinator_->StartReduction(*this);
+}
+
+void Unit::ReleaseAfterBackward() {
+  if (!KeepsAfterBackward()) return Reshard();
+  WaitForGather();
+  if (!KeepsSlices()) DropSlices();
 }
 
 bool Unit::HasGradient(UnitParameter& parameter) const {
@@ -306,7 +345,7 @@ void Unit::Deliver(BackwardRun& run) {
 
 void Unit::ReshardAfterBackward() {
   expected_ = entered_ = 0;
-  if (open_calls_ == 0 && !KeepsAfterBackward()) Reshard();
+  if (open_calls_ == 0) ReleaseAfterBackward();
 }
 
 void Unit::EndBackward() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/fsdp/internal/unit_parameter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -132,6 +133,16 @@ UnitParameter::UnitParameter(nn::Parameter parameter, const Sharding& sharding,
   for (int axis : axes) exchanges_ |= mesh_.shape().size(axis) > 1;
   copies_ = param_dtype_ != parameter_.dtype() || sharding.releases_on_one_rank;
   gather_step_ = {StepKind::kAllGather, axes, sharded_, gathered_};
+  if (!axes.empty() && !sharding.slice_axes.empty()) {
+    Layout slice = gathered_;
+    AxisList slice_axes;
+    for (int axis : sharding.slice_axes) {
+      slice = slice.With(axis, sharded_.placement(axis));
+      slice_axes.push_back(axis);
+    }
+    std::sort(slice_axes.begin(), slice_axes.end());
+    slice_step_ = {StepKind::kAllGather, slice_axes, slice, gathered_};
+  }
   gradient_ = std::make_shared<GradientBuffer>(
       mesh_, gathered_, ReduceDType(parameter_, sharding.precision), std::move(on_gradient));
   parameter_.Place(mesh_, sharded_);
@@ -139,7 +150,7 @@ UnitParameter::UnitParameter(nn::Parameter parameter, const Sharding& sharding,
 }
 
 // If it has no buffer of its own, the gathered form is the shard itself.
-std::optional<AllGatherItem> UnitParameter::BeginGather(const std::string& owner) {
+std::optional<AllGatherItem> UnitParameter::BeginGather(const std::string& owner, bool from_slice) {
   ExecutionContext& context = mesh_.context();
   const Tensor shard = parameter_.data().local();
   const bool has_new_values = IsStale();
@@ -163,6 +174,8 @@ std::optional<AllGatherItem> UnitParameter::BeginGather(const std::string& owner
     staging.cast_bytes += local_.Bytes();
     return std::nullopt;
   }
+  local_version_ = local_.storage()->version();
+  if (from_slice) return shardmesh::internal::GatherItem(mesh_, slice_step_, slice_, local_);
   Tensor source = shard;
   if (param_dtype_ != parameter_.dtype()) {
     cast_ = Tensor::Empty(context, shard.shape(), param_dtype_, MemoryCategory::kCommunication);
@@ -170,7 +183,6 @@ std::optional<AllGatherItem> UnitParameter::BeginGather(const std::string& owner
     staging.cast_bytes += cast_.Bytes();
     source = cast_;
   }
-  local_version_ = local_.storage()->version();
   return shardmesh::internal::GatherItem(mesh_, gather_step_, source, local_);
 }
 
@@ -190,9 +202,22 @@ void UnitParameter::Release(const std::string& owner) {
   local_.storage()->Release(WhyReleased(owner));
 }
 
+int64_t UnitParameter::KeepSlice() {
+  if (slice_step_.axes.empty()) return 0;
+  ExecutionContext& context = mesh_.context();
+  const Coord& coord = mesh_.coord();
+  const Box box = slice_step_.from.LocalBox(coord);
+  slice_ =
+      Tensor::Empty(context, box.Extents(), param_dtype_, MemoryCategory::kUnshardedParameters);
+  ops::Copy(context, shardmesh::internal::ViewOfBox(local_, gathered_.LocalBox(coord), box),
+            slice_);
+  Coordinator::Of(mesh_)->staging.staging_bytes += slice_.Bytes();
+  return slice_.Bytes();
+}
+
 int64_t UnitParameter::gathered_bytes() const {
   const bool is_here = NeedsBuffer() && local_ && !local_.storage()->IsReleased();
-  return is_here ? local_.Bytes() : 0;
+  return (is_here ? local_.Bytes() : 0) + (slice_ ? slice_.Bytes() : 0);
 }
 
 void UnitParameter::Activate() {

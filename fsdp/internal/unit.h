@@ -64,7 +64,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// Begins to gather.
   void Prefetch();
   void Unshard();
-  /// Waits for a gather that is under way, whose peers may still be writing, and releases.
+  /// Waits for a gather that is under way, whose peers may still be writing, and releases; keeps
+  /// slices if a backward is to gather them.
   void Reshard();
   /// Unless a forward or backward of the unit runs. Does not throw.
   void ReshardIfIdle();
@@ -111,8 +112,12 @@ class Unit : public std::enable_shared_from_this<Unit> {
  private:
   enum class State { kSharded, kGathering, kGathered };
   void WaitForGather();
+  void ReleaseAfterBackward();
   bool HasGradient(UnitParameter& parameter) const;
   bool IsStale() const;
+  bool KeepsSlices() const;
+  void KeepSlices();
+  void DropSlices();
   std::optional<bool> ReshardsAfterForward() const;
   bool KeepsAfterForward(const UnitCall& call) const;
   bool KeepsBetweenRegions() const;
@@ -127,6 +132,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool is_root_ = false;
   std::vector<std::unique_ptr<UnitParameter>> parameters_;
   State state_ = State::kSharded;
+  bool has_slices_ = false;
   Work gather_;
   int open_calls_ = 0;
   int awaited_calls_ = 0;  // Recorded calls whose backward is still to come.

@@ -60,6 +60,8 @@ class GradientBuffer : public GradSink {
 struct Sharding {
   DeviceMesh mesh;
   std::vector<int> axes;  ///< Indices in the mesh, outermost split first.
+  /// Of these, those along which slices are kept between forward and backward; none: no slices.
+  std::vector<int> slice_axes;
   std::function<int(const nn::Parameter&)> dim;
   MixedPrecision precision;
   bool releases_on_one_rank = false;
@@ -81,8 +83,9 @@ class UnitParameter {
 
   // ---- the gathered parameter -------------------------------------------------------------------
   /// Allocates the gathered form and returns its part of the unit's all-gather, or nothing if no
-  /// data has to be exchanged. `owner` names the unit where released memory is used.
-  std::optional<AllGatherItem> BeginGather(const std::string& owner);
+  /// data has to be exchanged: from the slice if `from_slice`, which must be of the present values.
+  /// `owner` names the unit where released memory is used.
+  std::optional<AllGatherItem> BeginGather(const std::string& owner, bool from_slice);
   /// After the all-gather was posted: the gathered form has the version that BeginGather left, as
   /// the values of that version come back.
   void GatherWasPosted();
@@ -92,7 +95,10 @@ class UnitParameter {
   /// rank counts a write, also of an empty shard.
   bool IsStale() const;
   void Release(const std::string& owner);
-  /// Memory of the gathered form.
+  /// Keeps this rank's slice of the gathered form, which must be there. Returns its bytes.
+  int64_t KeepSlice();
+  void DropSlice() { slice_ = Tensor(); }
+  /// Memory of the gathered form and the slice.
   int64_t gathered_bytes() const;
   /// Makes forward use the gathered form, as a leaf that wants a gradient if the parameter does.
   void Activate();
@@ -102,7 +108,9 @@ class UnitParameter {
   GradientBuffer& gradient() { return *gradient_; }
   const Layout& sharded_layout() const { return sharded_; }
   const std::vector<int>& shard_axes() const { return shard_axes_; }
-  const AxisList& gather_axes() const { return gather_step_.axes; }
+  const AxisList& gather_axes(bool from_slice) const {
+    return from_slice ? slice_step_.axes : gather_step_.axes;
+  }
   /// Keeps (adds) a reduced gradient of the shard until Deliver, because a Backward that fails must
   /// not leave a gradient behind.
   void AddReduced(Tensor gradient);
@@ -133,8 +141,10 @@ class UnitParameter {
   bool exchanges_ = false;  // The gathered form consists of the shards of several ranks.
   bool copies_ = false;     // It is apart from the shard.
   Step gather_step_;
+  Step slice_step_;  // From the slice; without axes if there is none.
 
   Tensor local_;  // The gathered form; its memory comes and goes.
+  Tensor slice_;  // Kept of it between forward and backward.
   Tensor cast_;   // The shard in the gather dtype, while peers read it.
   // What was gathered.
   std::shared_ptr<Storage> gathered_from_;
