@@ -129,6 +129,8 @@ class Program {
   void Build() {
     root_ = MakeBranch(/*depth=*/0);
     if (mesh_.shape().Has("tp")) PlaceAlongTp();
+    const bool ignores = random_.Below(3) == 0;
+    const auto salt = static_cast<uint64_t>(random_.Below(1000));
     // Decided for every run alike, made where there is FullyShard.
     for (const auto& branch : Bottomup()) {
       FullyShardOptions options;
@@ -138,9 +140,17 @@ class Program {
       if (kind == 2) options.strategy = Strategy::kReplicate;
       if (kind == 3) options.reshard_after_forward = false;
       if (kind == 4) options.reshard_after_forward = true;
+      const std::string slice_axis = random_.Below(2) == 0 ? "dp" : "cp";
+      if (ignores) {
+        options.ignored = [salt](const nn::Parameter& parameter) {
+          return nn::RandomStreamOf(parameter.name(), salt) % 4 == 0;
+        };
+      }
       const bool becomes_unit = branch == root_.get() ? random_.Below(4) > 0 : random_.Below(3) > 0;
       if (mesh_.shape().Has("cp") && options.strategy != Strategy::kReplicate)
         options.shard_axes = {"dp", "cp"};
+      if (mesh_.shape().Has("cp") && (kind == 5 || kind == 6))
+        options.reshard_after_forward_axes = {slice_axis};
       if (!becomes_unit || !is_sharded_) continue;
       // A tied parameter may be another unit's; then this one cannot be a unit.
       const absl::Status status = Catch([&] { FullyShard(*branch, mesh_, options); });
@@ -149,8 +159,23 @@ class Program {
       has_units_ = true;
       keeps_some_ |= kind < 4;
     }
+    SetPrefetchLists();
     root_->PlaceReplicated(mesh_);
     root_->Initialize(random_.Below(1000));
+  }
+
+  // Of some branches, those that are units.
+  void SetPrefetchLists() {
+    for (Branch* branch : branches_) {
+      std::vector<nn::Module*> ahead;
+      for (int64_t i = random_.Below(3); i > 0; --i) ahead.push_back(&AnyBranch());
+      const int64_t kind = random_.Below(8);
+      if (!is_sharded_) continue;
+      absl::Status status;
+      if (kind == 0) status = Catch([&] { SetForwardPrefetch(*branch, ahead); });
+      if (kind == 1) status = Catch([&] { SetBackwardPrefetch(*branch, ahead); });
+      EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
+    }
   }
 
   std::shared_ptr<Branch> MakeBranch(int depth) {
@@ -229,7 +254,9 @@ class Program {
         if (way == 0) {
           Differentiate(Add(a, b));
         } else {
+          has_graphs_ = true;
           Differentiate(way == 1 ? a : b);
+          has_graphs_ = false;
           Differentiate(way == 1 ? b : a);
         }
         NoteGradients(at);
@@ -296,7 +323,7 @@ class Program {
   void ExpectReleased(const std::string& after) {
     side_.reset();  // Its graph would keep what its backward needs.
     const Allocator& memory = *mesh_.context().allocator();
-    if (!keeps_some_) {
+    if (!keeps_some_ && !has_graphs_) {
       EXPECT_EQ(memory.stats(MemoryCategory::kUnshardedParameters).bytes, 0) << after;
     }
     if (!in_window_) {
@@ -341,8 +368,10 @@ class Program {
     ExpectReleased(at);
   }
 
-  void Sync(bool sync) {
-    if (has_units_) SetRequiresGradientSync(*root_, sync);
+  void Sync(bool sync, bool all_reduce = true) {
+    if (!has_units_) return;
+    SetRequiresGradientSync(*root_, sync);
+    SetRequiresAllReduce(*root_, all_reduce);
   }
 
   // Micro-batches of which the last reduces; perhaps one fails, and all begin again.
@@ -350,8 +379,11 @@ class Program {
     const int64_t micros = 1 + random_.Below(3);
     const bool fails = random_.Below(4) == 0;
     in_window_ = true;
-    Sync(false);
-    for (int64_t i = 0; i < micros; ++i) Differentiate(LossOf(random_.Below(100)));
+    for (int64_t i = 0; i < micros; ++i) {
+      const bool scatters = random_.Below(2) == 0;
+      Sync(/*sync=*/scatters, /*all_reduce=*/!scatters);
+      Differentiate(LossOf(random_.Below(100)));
+    }
     if (fails) {
       fuse_.points_left = static_cast<int>(random_.Below(20));
       try {
@@ -407,6 +439,7 @@ class Program {
   bool has_units_ = false;
   bool keeps_some_ = false;
   bool in_window_ = false;
+  bool has_graphs_ = false;  // Whose backward is to come: slices are kept for it.
   Seen seen_;
 };
 
