@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Random module trees in random units, and random lives of them (training, evaluation, freezing,
-// hooks, exceptions, micro-batches, changing routes, dropped graphs), on meshes against one rank
-// without FullyShard: the same losses, gradients and parameters, and nothing left gathered that the
-// units' options do not say.
+// hooks, exceptions, micro-batches, changing routes, dropped graphs, checkpointed branches, several
+// results), on meshes against one rank without FullyShard and checkpointing: the same losses,
+// gradients and parameters, and nothing left gathered that the units' options do not say.
 //
 //   fully_shard_fuzz_test --minutes=20 --from=1000    # programs of seeds 1000, 1001, ..
 //   fully_shard_fuzz_test --seed=7                    # one program, as a failure prints it
@@ -17,6 +17,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -24,9 +25,12 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/checkpoint.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/testing/global_value.h"
 #include "shardmesh/fsdp/fully_shard.h"
+#include "shardmesh/nn/checkpoint.h"
+#include "shardmesh/nn/dropout.h"
 #include "shardmesh/nn/linear.h"
 #include "shardmesh/optim/clip.h"
 #include "shardmesh/optim/sgd.h"
@@ -63,11 +67,17 @@ class Branch : public nn::Module {
         unused_(RegisterParameter("unused", {3}, DType::kF64, nn::Init::Normal(0, 1))) {
     RegisterChild("up", *up_);
     RegisterChild("down", *down_);
+    RegisterChild("dropout", dropout_);
   }
   void Adopt(const std::string& name, std::shared_ptr<Branch> child) {
     RegisterChild(name, *child);
     children_.push_back(std::move(child));
     route.push_back(static_cast<int>(children_.size()) - 1);
+  }
+  /// Of one or two results.
+  DTensor Combined(const DTensor& x) {
+    const Outputs results = Call({x});
+    return results.size() == 2 && uses_second ? Add(results[0], Mul(results[1], 0.25)) : results[0];
   }
   const nn::Linear& up() const { return *up_; }
   const nn::Linear& down() const { return *down_; }
@@ -75,28 +85,43 @@ class Branch : public nn::Module {
 
   std::vector<int> route;
   bool detaches = false;                   // Lets no gradient through to `up`.
+  bool drops = false;                      // Some of the hidden values.
+  bool has_second = false;                 // Returns two results, of which
+  bool uses_second = false;                // the caller uses the second.
   std::optional<DTensor>* side = nullptr;  // Where a second result goes.
 
  protected:
   Outputs Forward(const Inputs& x) override {
-    fuse_.Pass();
+    const DeviceMesh mesh = x[0].mesh();
+    PassFuse(mesh);
     DTensor hidden = Tanh((*up_)(x[0]));
-    if (side != nullptr) *side = Mean(Square(up_->weight().active()));
+    if (side != nullptr) {
+      const DTensor value = Mean(Square(up_->weight().active()));
+      if (!IsRecomputing(mesh)) *side = value;
+    }
+    if (drops) hidden = dropout_(hidden);
     if (detaches) hidden = hidden.Detach();
     DTensor y = Add(x[0], Mul((*down_)(hidden), 0.5));
-    for (int child : route) y = (*children_[child])(y);
-    fuse_.Pass();
-    if (fuse_.points_left < 0 || !y.RequiresGrad()) return y;
-    return WithBackwardCallback(y, [&fuse = fuse_] { fuse.Pass(); });
+    for (int child : route) y = children_[child]->Combined(y);
+    PassFuse(mesh);
+    const DTensor second = has_second ? Sin(y) : DTensor();
+    // As it was in forward.
+    const bool burns = OnceInCheckpoint(mesh, [&] { return fuse_.points_left >= 0; });
+    if (burns && y.RequiresGrad()) y = WithBackwardCallback(y, [&fuse = fuse_] { fuse.Pass(); });
+    return has_second ? Outputs{y, second} : Outputs(y);
   }
 
  private:
+  void PassFuse(const DeviceMesh& mesh) {
+    OnceInCheckpoint(mesh, [this] { fuse_.Pass(); });
+  }
   static nn::LinearOptions Options() {
     return {.bias = true, .dtype = DType::kF64, .weight_init = nn::Init::Normal(0, 0.4)};
   }
 
   Fuse& fuse_;
   std::unique_ptr<nn::Linear> up_, down_;
+  nn::Dropout dropout_{0.3};
   nn::Parameter unused_;
   std::vector<std::shared_ptr<Branch>> children_;
 };
@@ -160,8 +185,25 @@ class Program {
       keeps_some_ |= kind < 4;
     }
     SetPrefetchLists();
+    SetCheckpoints();
     root_->PlaceReplicated(mesh_);
     root_->Initialize(random_.Below(1000));
+  }
+
+  // The run on one rank checkpoints nothing. Whole branches, parts of them, nested, selective.
+  void SetCheckpoints() {
+    const bool checkpoints = random_.Below(2) == 0;
+    for (Branch* branch : branches_) {
+      const int64_t kind = random_.Below(8);
+      if (!checkpoints || !is_sharded_) continue;
+      if (kind < 3) nn::CheckpointActivations(*branch);
+      if (kind == 3) {
+        nn::CheckpointActivations(*branch,
+                                  {.keep = [](std::string_view op) { return op == "linear"; }});
+      }
+      if (kind == 2 || kind == 4) nn::CheckpointActivations(*branch->Find("down"));
+      if (kind == 1) nn::KeepActivations(*branch->Find("up"));
+    }
   }
 
   // Of some branches, those that are units.
@@ -185,6 +227,9 @@ class Program {
     auto branch = std::make_shared<Branch>(2 + random_.Below(7), tied, fuse_);
     weights_.push_back(branch->up().weight());
     branch->detaches = random_.Below(10) == 0;
+    branch->drops = random_.Below(3) == 0;
+    branch->has_second = random_.Below(3) == 0;
+    branch->uses_second = random_.Below(2) == 0;
     const int64_t children = depth == 0 ? 1 + random_.Below(4) : random_.Below(3 - depth);
     for (int64_t i = 0; i < children; ++i)
       branch->Adopt("child" + std::to_string(i), MakeBranch(depth + 1));
@@ -270,11 +315,10 @@ class Program {
         nn::Parameter parameter = AnyParameter();
         const NoGrad no_grad(mesh_);
         const DTensor other = Redistribute(Mul(parameter.data(), 0.75), parameter.layout());
-        if (random_.Below(2) == 0) {
-          parameter.SetData(other);
-        } else {
-          CopyInPlace(parameter.data(), other);
-        }
+        const int64_t way = random_.Below(3);
+        if (way == 0) parameter.SetData(other);
+        if (way == 1) CopyInPlace(parameter.data(), other);
+        if (way == 2) parameter.SetFull(FullTensor(other));  // As a saved state is loaded.
         break;
       }
       case 9:
@@ -310,7 +354,7 @@ class Program {
                             {{kRows, kFeatures}, box.begin}, 0.0, 1.0, local);
         });
     side_.reset();
-    const DTensor loss = Mean(Square((*root_)(x)));
+    const DTensor loss = Mean(Square(root_->Combined(x)));
     return side_ ? Add(loss, Mul(*side_, 0.1)) : loss;
   }
 
