@@ -217,6 +217,19 @@ class Engine : public BackwardRun {
     for (LeafState& state : leaves_) Commit(state);
   }
 
+  /// Once the Backward has succeeded.
+  void RunPostAccumulateHooks() {
+    for (const LeafState& state : leaves_) {
+      const auto tensor = state.leaf->tensor.lock();
+      if (tensor == nullptr || !state.is_committed) continue;
+      for (size_t i = 0; i < state.leaf->post_accumulate_hooks.size(); ++i) {
+        if (state.leaf->post_accumulate_hooks[i].is_removed()) continue;
+        const auto hook = state.leaf->post_accumulate_hooks[i].function();
+        hook(DTensor(tensor));
+      }
+    }
+  }
+
   void Deliver(const DTensor& leaf, DTensor grad) override {
     const std::shared_ptr<Leaf>& record = internal::LeafOf(leaf.impl());
     CheckGradient("a leaf", 0, grad, leaf, record->layout, record->dtype);
@@ -227,6 +240,7 @@ class Engine : public BackwardRun {
   struct LeafState {
     std::shared_ptr<Leaf> leaf;
     DTensor grad;
+    bool is_committed = false;
   };
 
   // In the order in which leaves are met, which all ranks share.
@@ -286,9 +300,9 @@ class Engine : public BackwardRun {
   void Visit(Node& node, Graph& graph) {
     Arrived grads = std::move(graph.arrived[&node]);
     runtime_.partial_precision = node.partial_precision;
-    for (const Node::Hook& hook : node.hooks) {
-      DTensor& grad = grads[hook.output];
-      if (grad) grad = RunHook(hook.function, std::move(grad));
+    for (const auto& [output, hook] : node.hooks) {
+      DTensor& grad = grads[output];
+      if (grad && !hook.is_removed()) grad = RunHook(hook.function(), std::move(grad));
     }
     Gradients out(node, runtime_);
     const auto of_result =
@@ -350,7 +364,7 @@ class Engine : public BackwardRun {
   }
 
   void Deliver(Leaf& leaf, LeafState& state, DTensor grad) {
-    if (leaf.sink != nullptr && leaf.hooks.empty()) {
+    if (leaf.sink != nullptr && !leaf.HasHooks()) {
       IntoSink(*leaf.sink, grad);
     } else {
       AddTo(state.grad, std::move(grad));
@@ -382,7 +396,9 @@ class Engine : public BackwardRun {
     move();
     runtime_.partial_precision = PartialPrecision::kAccumulator;
     for (size_t i = 0; i < leaf.hooks.size(); ++i) {
-      state.grad = RunHook(leaf.hooks[i], std::move(state.grad));
+      if (leaf.hooks[i].is_removed()) continue;
+      const auto hook = leaf.hooks[i].function();  // It may register another.
+      state.grad = RunHook(hook, std::move(state.grad));
       move();
     }
     if (leaf.sink != nullptr) {
@@ -409,6 +425,7 @@ class Engine : public BackwardRun {
   void Commit(LeafState& state) {
     const auto tensor = state.leaf->tensor.lock();
     if (tensor == nullptr || !state.grad) return;
+    state.is_committed = true;
     if (tensor->grad) {
       Tensor sum = tensor->grad.local();
       ops::BinaryInto(mesh_.context(), BinaryOp::kAdd, sum, state.grad.local());
@@ -503,8 +520,10 @@ void Backward(const DTensor& root, const DTensor& grad) {
   }
   Runtime& runtime = *root.impl()->runtime;
   BackwardScope scope(runtime);
-  Engine(runtime, root.mesh()).Run(root, grad);
+  Engine engine(runtime, root.mesh());
+  engine.Run(root, grad);
   scope.Succeed();
+  engine.RunPostAccumulateHooks();
 }
 
 NoGrad::NoGrad(const DeviceMesh& mesh)

@@ -514,5 +514,67 @@ TEST(Ops, RefuseTensorsOfAnotherRank) {
   });
 }
 
+TEST(GradHook, IsNotCalledOnceItIsRemoved) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    DTensor x = Place(mesh, {Replicate()}, Values({3}, 1)).SetRequiresGrad();
+    const auto times = [](double factor) {
+      return [factor](const DTensor& grad) { return Mul(grad, factor); };
+    };
+    HookHandle two = x.RegisterGradHook(times(2));
+    HookHandle three = x.RegisterGradHook(times(3));
+    DTensor y = Mul(x, 1.0);
+    HookHandle five = y.RegisterGradHook(times(5));
+    y.RegisterGradHook(times(7));
+    two.Remove();
+    five.Remove();
+    Backward(Sum(y));
+    EXPECT_EQ(FullTensor(x.grad()).ToVector<double>(), std::vector<double>(3, 21));
+    three.Remove();
+    three.Remove();
+    HookHandle().Remove();
+    x.ZeroGrad();
+    Backward(Sum(x));
+    EXPECT_EQ(FullTensor(x.grad()).ToVector<double>(), std::vector<double>(3, 1));
+    {
+      DTensor gone = Place(mesh, {Replicate()}, Values({3}, 1)).SetRequiresGrad();
+      two = gone.RegisterGradHook(times(2));
+    }
+    two.Remove();
+  });
+}
+
+TEST(PostAccumulateHook, SeesEveryGradientInPlaceAndMayUseItUp) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    DTensor a = Place(mesh, {Replicate()}, Values({3}, 1)).SetRequiresGrad();
+    DTensor b = Place(mesh, {Replicate()}, Values({3}, 2)).SetRequiresGrad();
+    DTensor unused = Place(mesh, {Replicate()}, Values({3}, 3)).SetRequiresGrad();
+    int calls = 0;
+    unused.RegisterPostAccumulateGradHook([&](const DTensor&) { FAIL(); });
+    const std::weak_ptr<internal::DTensorImpl> other = b.impl();
+    HookHandle handle = a.RegisterPostAccumulateGradHook([&calls, other](const DTensor& leaf) {
+      ++calls;
+      EXPECT_TRUE(DTensor(other.lock()).grad());
+      AddInPlace(leaf.Detach(), Mul(leaf.grad(), -0.5));
+      DTensor(leaf).ZeroGrad();
+    });
+    const std::vector<double> before = FullTensor(a).ToVector<double>();
+    Backward(Sum(Add(a, Add(a, b))));
+    EXPECT_EQ(calls, 1);
+    EXPECT_FALSE(a.grad());
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(FullTensor(a).ToVector<double>()[i], before[i] - 1);
+    handle.Remove();
+    Backward(Sum(Add(a, b)));
+    EXPECT_TRUE(a.grad());
+    EXPECT_EQ(calls, 1);
+    b.RegisterPostAccumulateGradHook([](const DTensor&) { throw std::runtime_error("in a hook"); });
+    EXPECT_THROW(Backward(Sum(b)), std::runtime_error);
+    EXPECT_EQ(FullTensor(b.grad()).ToVector<double>(), std::vector<double>(3, 3));
+    Backward(Sum(a));  // Nothing is left behind.
+    EXPECT_THAT(ErrorOf([&] { Mul(a, 2.0).RegisterPostAccumulateGradHook([](const DTensor&) {}); }),
+                HasSubstr("result of an op"));
+    EXPECT_THAT(ErrorOf([&] { a.RegisterPostAccumulateGradHook(nullptr); }), HasSubstr("empty"));
+  });
+}
+
 }  // namespace
 }  // namespace shardmesh::testing

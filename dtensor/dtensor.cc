@@ -116,17 +116,31 @@ void DTensor::ReplaceValues(const Layout& layout, Tensor local) {
   if (impl.leaf != nullptr) impl.leaf->layout = layout;
 }
 
-void DTensor::RegisterGradHook(std::function<DTensor(const DTensor& grad)> hook) {
+HookHandle DTensor::RegisterGradHook(std::function<DTensor(const DTensor& grad)> hook) {
   if (hook == nullptr) ThrowInvalid("RegisterGradHook: the hook of ", ToString(), " is empty");
   if (!RequiresGrad()) {
     Throw(absl::StatusCode::kFailedPrecondition, "RegisterGradHook: ", ToString(),
           " requires no gradient");
   }
+  RemovableHook removable(std::move(hook));
+  HookHandle handle = removable.handle();
   if (impl_->grad_fn != nullptr) {
-    impl_->grad_fn->hooks.push_back({impl_->output, std::move(hook)});
+    impl_->grad_fn->hooks.push_back({impl_->output, std::move(removable)});
   } else {
-    internal::LeafOf(impl_)->hooks.push_back(std::move(hook));
+    internal::LeafOf(impl_)->hooks.push_back(std::move(removable));
   }
+  return handle;
+}
+
+HookHandle DTensor::RegisterPostAccumulateGradHook(std::function<void(const DTensor& leaf)> hook) {
+  if (hook == nullptr)
+    ThrowInvalid("RegisterPostAccumulateGradHook: the hook of ", ToString(), " is empty");
+  if (!IsLeaf())
+    ThrowInvalid("RegisterPostAccumulateGradHook: ", ToString(), " is the result of an op");
+  RemovableHook removable(std::move(hook));
+  HookHandle handle = removable.handle();
+  internal::LeafOf(impl_)->post_accumulate_hooks.push_back(std::move(removable));
+  return handle;
 }
 
 std::string DTensor::ToString() const {

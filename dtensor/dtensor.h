@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardmesh/dtensor/hook_handle.h"
 #include "shardmesh/mesh/device_mesh.h"
 #include "shardmesh/placement/layout.h"
 #include "shardmesh/tensor/tensor.h"
@@ -87,9 +88,16 @@ class DTensor {
 
   /// Called in backward with the complete gradient of this tensor (summed over all uses); what it
   /// returns goes on (return the argument to leave it). `grad` is the hook's own: writing it in
-  /// place changes no other gradient. Must do the same on all ranks.
+  /// place changes no other gradient. Must do the same on all ranks. A hook that holds its own
+  /// tensor keeps it alive for ever.
   /// Errors: throws Error(kInvalidArgument) if `hook` is empty.
-  void RegisterGradHook(std::function<DTensor(const DTensor& grad)> hook);
+  HookHandle RegisterGradHook(std::function<DTensor(const DTensor& grad)> hook);
+  /// Only for leaves. Called with the leaf at the end of each Backward that has added to its
+  /// grad(): everything is in place, and the hook may use or clear it (an optimizer step, for
+  /// example). Must do the same on all ranks.
+  /// Errors: throws Error(kInvalidArgument) if `hook` is empty or this is the result of an op. What
+  /// it throws, Backward passes on; the gradients stay.
+  HookHandle RegisterPostAccumulateGradHook(std::function<void(const DTensor& leaf)> hook);
 
   /// "f32[512,64] [S(0), R] @ [dp=2, tp=4]".
   std::string ToString() const;

@@ -31,7 +31,7 @@ bool Gradients::Needs(int operand) const { return static_cast<bool>(EdgeOf(opera
 void Gradients::Write(int operand, const DeviceMesh& mesh, const Layout& layout, DType dtype,
                       absl::FunctionRef<void(Tensor& target, bool accumulate)> kernel) {
   const std::shared_ptr<internal::Leaf>& leaf = EdgeOf(operand).leaf;
-  if (leaf != nullptr && leaf->sink != nullptr && leaf->hooks.empty() &&
+  if (leaf != nullptr && leaf->sink != nullptr && !leaf->HasHooks() &&
       leaf->sink->Accepts(layout)) {
     GradSink::Target target = leaf->sink->Open(layout);
     kernel(target.buffer, target.accumulate);

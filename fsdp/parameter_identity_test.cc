@@ -106,6 +106,27 @@ TEST(GradientHooks, OfTheDataSeeTheReducedShardOnceABackward) {
   });
 }
 
+TEST(GradientHooks, AfterAccumulationStepTheShard) {
+  ExpectSameOnEachMesh([](Lab& lab, Numbers& seen) {
+    std::vector<HookHandle> handles;
+    for (const nn::Parameter& parameter : lab.block(1).Parameters()) {
+      const auto step = [](const DTensor& leaf) {
+        AddInPlace(leaf.Detach(), Mul(leaf.grad(), -0.25));
+        DTensor(leaf).ZeroGrad();
+      };
+      handles.push_back(DTensor(parameter.data()).RegisterPostAccumulateGradHook(step));
+    }
+    for (int i = 0; i < 2; ++i) {
+      Backward(lab.Loss(i));
+      seen.Gradients(lab);
+      seen.Parameters(lab);
+    }
+    for (HookHandle& handle : handles) handle.Remove();
+    Backward(lab.Loss(3));
+    seen.Gradients(lab);
+  });
+}
+
 TEST(GradientHooks, ThatZeroEveryGradientLeaveANormOfZero) {
   ExpectSameOnEachMesh([](Lab& lab, Numbers& seen) {
     for (const nn::Parameter& parameter : lab.tower->Parameters()) {

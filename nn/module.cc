@@ -77,9 +77,13 @@ Outputs Module::Call(Inputs inputs) {
 Outputs Module::CallHere(Inputs inputs) {
   const std::vector<std::shared_ptr<void>> scopes = OpenForwardScopes();
   inputs.module_ = this;
-  for (const PreHook& hook : pre_hooks_) hook(*this, inputs);
+  for (const auto& hook : pre_hooks_) {
+    if (!hook.is_removed()) hook.function()(*this, inputs);
+  }
   Outputs outputs = forward_ == nullptr ? Forward(inputs) : forward_(inputs);
-  for (const PostHook& hook : post_hooks_) hook(*this, inputs, outputs);
+  for (const auto& hook : post_hooks_) {
+    if (!hook.is_removed()) hook.function()(*this, inputs, outputs);
+  }
   inputs.CheckAllRead();
   return outputs;
 }

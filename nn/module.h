@@ -56,18 +56,22 @@ class Module {
     return Only(Call({x, more...}));
   }
 
-  void AddForwardPreHook(PreHook hook) { pre_hooks_.push_back(std::move(hook)); }
+  HookHandle AddForwardPreHook(PreHook hook) {
+    return pre_hooks_.emplace_back(std::move(hook)).handle();
+  }
   /// Runs before the pre-hooks registered so far. (Post-hooks need no counterpart: those registered
   /// later run later.)
-  void PrependForwardPreHook(PreHook hook) {
-    pre_hooks_.insert(pre_hooks_.begin(), std::move(hook));
+  HookHandle PrependForwardPreHook(PreHook hook) {
+    return pre_hooks_.insert(pre_hooks_.begin(), RemovableHook(std::move(hook)))->handle();
   }
   /// What `make` returns lives through each call, hooks included, also through one that throws: for
   /// scopes such as PartialPrecisionScope.
   void AddForwardScope(std::function<std::shared_ptr<void>()> make) {
     scopes_.push_back(std::move(make));
   }
-  void AddForwardHook(PostHook hook) { post_hooks_.push_back(std::move(hook)); }
+  HookHandle AddForwardHook(PostHook hook) {
+    return post_hooks_.emplace_back(std::move(hook)).handle();
+  }
   /// Used in place of Forward, for layers above that compute the same value in another way; hooks
   /// and scopes stay. Null: Forward again.
   void SetForward(std::function<Outputs(const Inputs&)> forward) { forward_ = std::move(forward); }
@@ -183,8 +187,8 @@ class Module {
   std::vector<std::pair<std::string, Module*>> children_;
   Module* parent_ = nullptr;  // The first module that registered this one.
   std::vector<std::function<std::shared_ptr<void>()>> scopes_;
-  std::vector<PreHook> pre_hooks_;
-  std::vector<PostHook> post_hooks_;
+  std::vector<RemovableHook<PreHook>> pre_hooks_;
+  std::vector<RemovableHook<PostHook>> post_hooks_;
   std::function<Outputs(const Inputs&)> forward_;
   CallWrapper wrapper_;
   std::unique_ptr<Module> replacement_;

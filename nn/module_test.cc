@@ -145,6 +145,11 @@ TEST(Module, RunsHooksInOrderAndLetsThemReplaceValues) {
     log.push_back("after");
   });
   module.AddForwardHook([&](Module&, const Inputs&, Outputs&) { log.push_back("after all"); });
+  HookHandle pre = module.AddForwardPreHook([&](Module&, Inputs&) { log.push_back("removed"); });
+  HookHandle post =
+      module.AddForwardHook([&](Module&, const Inputs&, Outputs&) { log.push_back("removed"); });
+  pre.Remove();
+  post.Remove();
   module.Call({DTensor(), DTensor()});
   EXPECT_THAT(log, ElementsAre("first", "second", "third", "forward", "after", "after all"));
 }

@@ -36,7 +36,15 @@ struct Leaf {
   Layout layout;
   DType dtype;
   std::shared_ptr<GradSink> sink;
-  std::vector<std::function<DTensor(const DTensor&)>> hooks;
+  using GradHook = RemovableHook<std::function<DTensor(const DTensor&)>>;
+  std::vector<GradHook> hooks;
+  std::vector<RemovableHook<std::function<void(const DTensor&)>>> post_accumulate_hooks;
+
+  /// Whether there is a hook of the gradient that was not removed.
+  bool HasHooks() {
+    std::erase_if(hooks, [](const GradHook& hook) { return hook.is_removed(); });
+    return !hooks.empty();
+  }
 };
 
 /// To the node that made an operand, or to a leaf, or to nothing (no gradient wanted).
@@ -86,7 +94,7 @@ class Node {
 
   struct Hook {
     int output;
-    std::function<DTensor(const DTensor&)> function;
+    internal::Leaf::GradHook hook;
   };
   std::vector<Hook> hooks;
 
