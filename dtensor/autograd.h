@@ -52,6 +52,9 @@ class GradSink {
   /// cannot, it is moved to PreferredLayout() first.
   virtual bool Accepts(const Layout& layout) const = 0;
   virtual Layout PreferredLayout() const = 0;
+  /// Of the buffer, at least as wide as that of the gradients. Kernels write sums in their own
+  /// dtype, and those of bf16 and f16 in f32; other gradients are made apart and added.
+  virtual DType dtype() const = 0;
   /// The local buffer to write a gradient in `layout` into; `accumulate` tells whether it already
   /// holds a sum to add to.
   struct Target {

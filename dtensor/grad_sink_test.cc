@@ -62,6 +62,25 @@ TEST(GradSink, IsWrittenByTheKernelsAndTakesAllUses) {
   }
 }
 
+// A product of f32 operands has no kernel that writes f64.
+TEST(GradSink, OfAWiderDTypeThanKernelsWriteIsAddedTo) {
+  OnMesh(kOne, [&](const DeviceMesh& mesh) {
+    const DTensor weight =
+        Cast(Place(mesh, {Replicate()}, Values({7, 3}, 38)), DType::kF32).Detach();
+    DTensor(weight).SetRequiresGrad();
+    const DTensor input = Cast(Place(mesh, {Replicate()}, Values({5, 3}, 37)), DType::kF32);
+    Backward(Sum(Linear(input, weight)));
+    const std::vector<double> expected = FullGrad(weight);
+    const auto sink = std::make_shared<BufferSink>(mesh, weight.layout(), DType::kF64);
+    SetGradSink(weight, sink);
+    for (int uses = 1; uses <= 2; ++uses) {
+      Backward(Sum(Linear(input, weight)));
+      const std::vector<double> sum = FullTensor(sink->Gradient()).ToVector<double>();
+      for (size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], uses * expected[i]);
+    }
+  });
+}
+
 TEST(GradSink, GetsWhatTheHooksMake) {
   OnMesh(kTwo, [&](const DeviceMesh& mesh) {
     const DTensor leaf = Place(mesh, {Replicate()}, Values({3, 3}, 39)).SetRequiresGrad();

@@ -31,8 +31,11 @@ bool Gradients::Needs(int operand) const { return static_cast<bool>(EdgeOf(opera
 void Gradients::Write(int operand, const DeviceMesh& mesh, const Layout& layout, DType dtype,
                       absl::FunctionRef<void(Tensor& target, bool accumulate)> kernel) {
   const std::shared_ptr<internal::Leaf>& leaf = EdgeOf(operand).leaf;
+  const auto kernel_writes = [&](DType target) {
+    return target == dtype || (IsSmall(dtype) && target == DType::kF32);
+  };
   if (leaf != nullptr && leaf->sink != nullptr && !leaf->HasHooks() &&
-      leaf->sink->Accepts(layout)) {
+      kernel_writes(leaf->sink->dtype()) && leaf->sink->Accepts(layout)) {
     GradSink::Target target = leaf->sink->Open(layout);
     kernel(target.buffer, target.accumulate);
     delivered_[operand] = true;

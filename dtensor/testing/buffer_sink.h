@@ -24,6 +24,7 @@ class BufferSink : public GradSink {
 
   bool Accepts(const Layout& layout) const override { return layout == layout_; }
   Layout PreferredLayout() const override { return layout_; }
+  DType dtype() const override { return buffer_.dtype(); }
   Target Open(const Layout&) override { return {buffer_, opened++ > 0}; }
   void CountStaging(int64_t bytes) override { staged_bytes += bytes; }
 

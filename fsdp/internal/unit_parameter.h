@@ -36,7 +36,7 @@ class GradientBuffer : public GradSink {
   explicit operator bool() const { return static_cast<bool>(sum_); }
   /// Of the sum, if there is one.
   const Layout& layout() const { return layout_; }
-  DType dtype() const { return dtype_; }
+  DType dtype() const override { return dtype_; }
   /// Moves the sum out.
   Tensor Take() {
     is_touched_ = true;
