@@ -3,7 +3,8 @@
 // Random module trees in random units, and random lives of them (training, evaluation, freezing,
 // hooks, exceptions, micro-batches, changing routes, dropped graphs, checkpointed branches, several
 // results), on meshes against one rank without FullyShard and checkpointing: the same losses,
-// gradients and parameters, and nothing left gathered that the units' options do not say.
+// gradients and parameters, nothing left gathered that the units' options do not say, and no more
+// gathered at a time than the units around a call, those kept for backward and one ahead.
 //
 //   fully_shard_fuzz_test --minutes=20 --from=1000    # programs of seeds 1000, 1001, ..
 //   fully_shard_fuzz_test --seed=7                    # one program, as a failure prints it
@@ -15,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -143,7 +145,11 @@ class Program {
   using Seen = std::vector<std::pair<std::string, std::vector<double>>>;
   Seen Run() {
     const int64_t actions = 4 + random_.Below(8);
-    for (int64_t i = 0; i < actions; ++i) Act(i);
+    for (int64_t i = 0; i < actions; ++i) {
+      mesh_.context().allocator()->ResetPeaks();
+      Act(i);
+      ExpectPeak(absl::StrCat("the peak of action ", i));
+    }
     for (const nn::Parameter& parameter : root_->Parameters())
       Note("final " + parameter.name(), parameter.data());
     return std::move(seen_);
@@ -183,11 +189,55 @@ class Program {
       if (!status.ok()) continue;
       has_units_ = true;
       keeps_some_ |= kind < 4;
+      gathers_more_ |= options.reshard_after_forward_axes.has_value();
+      ClaimParameters(*branch, options);
     }
+    SetPeakBound();
     SetPrefetchLists();
     SetCheckpoints();
     root_->PlaceReplicated(mesh_);
     root_->Initialize(random_.Below(1000));
+  }
+
+  // ---- how much may be gathered at a time -----------------------------------------------------
+  void ClaimParameters(Branch& branch, const FullyShardOptions& options) {
+    int64_t& bytes = gathered_bytes_[&branch];
+    const MeshShape& shape = mesh_.shape();
+    for (const nn::Parameter& parameter : branch.Parameters()) {
+      if (!claimed_.insert(parameter.id()).second) continue;
+      if (options.ignored && options.ignored(parameter)) continue;
+      Layout layout = parameter.layout();
+      for (const char* axis : {"dp", "cp"}) {
+        if (shape.Has(axis)) layout = layout.With(shape.Index(axis), Replicate());
+      }
+      bytes += layout.LocalShape(mesh_.coord()).NumElements() * 8;
+    }
+  }
+
+  // The units around a call, those that contain others without being within one (which stay until
+  // backward), and one that is gathered ahead.
+  void SetPeakBound() {
+    int64_t chain = 0, kept = 0, ahead = 0;
+    for (const auto& [branch, bytes] : gathered_bytes_) {
+      int64_t around = 0;
+      bool has_unit_above = false;
+      for (nn::Module* module = branch; module != nullptr; module = module->parent()) {
+        const auto unit = gathered_bytes_.find(static_cast<Branch*>(module));
+        if (unit == gathered_bytes_.end()) continue;
+        around += unit->second;
+        has_unit_above |= module != branch;
+      }
+      chain = std::max(chain, around);
+      ahead = std::max(ahead, bytes);
+      if (!has_unit_above) kept += bytes;
+    }
+    peak_bound_ = chain + kept + ahead;
+  }
+
+  void ExpectPeak(const std::string& after) {
+    const Allocator& memory = *mesh_.context().allocator();
+    if (!has_units_ || keeps_some_ || gathers_more_) return;
+    EXPECT_LE(memory.stats(MemoryCategory::kUnshardedParameters).peak_bytes, peak_bound_) << after;
   }
 
   // The run on one rank checkpoints nothing. Whole branches, parts of them, nested, selective.
@@ -196,6 +246,7 @@ class Program {
     for (Branch* branch : branches_) {
       const int64_t kind = random_.Below(8);
       if (!checkpoints || !is_sharded_) continue;
+      gathers_more_ = true;
       if (kind < 3) nn::CheckpointActivations(*branch);
       if (kind == 3) {
         nn::CheckpointActivations(*branch,
@@ -214,6 +265,7 @@ class Program {
       const int64_t kind = random_.Below(8);
       if (!is_sharded_) continue;
       absl::Status status;
+      gathers_more_ |= kind < 2;
       if (kind == 0) status = Catch([&] { SetForwardPrefetch(*branch, ahead); });
       if (kind == 1) status = Catch([&] { SetBackwardPrefetch(*branch, ahead); });
       EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
@@ -482,6 +534,10 @@ class Program {
   std::optional<DTensor> side_;
   bool has_units_ = false;
   bool keeps_some_ = false;
+  bool gathers_more_ = false;  // At a time: lists, slices and checkpoints.
+  std::set<const void*> claimed_;
+  std::map<Branch*, int64_t> gathered_bytes_;  // Of each unit.
+  int64_t peak_bound_ = 0;
   bool in_window_ = false;
   bool has_graphs_ = false;  // Whose backward is to come: slices are kept for it.
   Seen seen_;
