@@ -38,7 +38,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of runs in which a rank comes late or polls for what never comes; elsewhere nobody times out.
+// Of runs in which a rank comes late, or waits or polls for what never comes; elsewhere nobody
+// times out.
 constexpr absl::Duration kShortTimeout = absl::Milliseconds(300);
 // No run may take as long, on a machine with many other things to do.
 constexpr std::chrono::seconds kHang(100);
@@ -101,8 +102,11 @@ FuzzCase CaseOf(uint64_t seed, int num_points) {
   fault.text = absl::StrCat("injected fault ", seed);
   fault.benign = Mix(seed, 5);
   fault.has_delays = draw(9, 3) == 0;
-  if (fault.kind == FaultKind::kLate || fault.kind == FaultKind::kPollExtra)
+  // The other ranks may all come to wait for one that waits in its extra collective.
+  if (fault.kind == FaultKind::kLate || fault.kind == FaultKind::kPollExtra ||
+      fault.kind == FaultKind::kWaitExtra) {
     setup.timeout = kShortTimeout;
+  }
   return result;
 }
 
