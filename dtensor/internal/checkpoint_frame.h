@@ -29,9 +29,10 @@ class CheckpointFrame {
   virtual bool Keeps(std::string_view op) const = 0;
 };
 
-/// Whether the results of `op`, of which `x` is an operand, are to be computed by Kept().
+/// Whether the results of `op`, of which `x` is an operand, are to be computed by Kept(). Throws as
+/// `op` would where x may not be used here: a runtime is of one rank, and gone when its ranks are.
 inline bool IsKept(const char* op, const DTensor& x) {
-  if (!x) return false;
+  CheckUsable(op, x);
   const CheckpointFrame* const frame = x.impl()->runtime->checkpoint;
   return frame != nullptr && frame->Keeps(op);
 }
