@@ -3,8 +3,10 @@
 // Random module trees in random units, and random lives of them (training, evaluation, freezing,
 // hooks, exceptions, micro-batches, changing routes, dropped graphs, checkpointed branches, several
 // results), on meshes against one rank without FullyShard and checkpointing: the same losses,
-// gradients and parameters, nothing left gathered that the units' options do not say, and no more
-// gathered at a time than the units around a call, those kept for backward and one ahead.
+// gradients and parameters. Where nothing is gathered ahead: after each action, and at each call of
+// a unit in forward and backward, what the model of gather_model.h says is gathered, and its peak.
+// Elsewhere nothing left that the units' options do not say, and no more at a time than the units
+// around a call, those kept for backward and one ahead.
 //
 //   fully_shard_fuzz_test --minutes=20 --from=1000    # programs of seeds 1000, 1001, ..
 //   fully_shard_fuzz_test --seed=7                    # one program, as a failure prints it
@@ -27,16 +29,15 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/autograd.h"
-#include "shardmesh/dtensor/checkpoint.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/testing/global_value.h"
 #include "shardmesh/fsdp/fully_shard.h"
 #include "shardmesh/nn/checkpoint.h"
-#include "shardmesh/nn/dropout.h"
-#include "shardmesh/nn/linear.h"
 #include "shardmesh/optim/clip.h"
 #include "shardmesh/optim/sgd.h"
 #include "shardmesh/tensor/ops.h"
+#include "shardmesh/tests/fuzz/branch.h"
+#include "shardmesh/tests/fuzz/gather_model.h"
 #include "shardmesh/tests/fuzz/seed_flags.h"
 
 namespace shardmesh::fsdp {
@@ -46,98 +47,25 @@ using shardmesh::testing::Random;
 
 shardmesh::testing::SeedFlags flags;
 
-constexpr int64_t kFeatures = 5;
-constexpr int64_t kRows = 6;
+const Dims kBatch = {6, Branch::kFeatures};
 constexpr double kTolerance = 1e-9;
-
-// Throws at one point that it comes to; counts them.
-struct Fuse {
-  int points_left = -1;  // None throws.
-  void Pass() {
-    if (points_left >= 0 && points_left-- == 0) throw std::runtime_error("the fuse");
-  }
-};
-
-// x + 0.5 down(tanh(up(x))), then the children that the route names, in its order.
-class Branch : public nn::Module {
- public:
-  Branch(int64_t width, const nn::Parameter* tied, Fuse& fuse)
-      : fuse_(fuse),
-        up_(tied == nullptr ? std::make_unique<nn::Linear>(kFeatures, width, Options())
-                            : std::make_unique<nn::Linear>(*tied, Options())),
-        down_(std::make_unique<nn::Linear>(up_->outputs(), kFeatures, Options())),
-        unused_(RegisterParameter("unused", {3}, DType::kF64, nn::Init::Normal(0, 1))) {
-    RegisterChild("up", *up_);
-    RegisterChild("down", *down_);
-    RegisterChild("dropout", dropout_);
-  }
-  void Adopt(const std::string& name, std::shared_ptr<Branch> child) {
-    RegisterChild(name, *child);
-    children_.push_back(std::move(child));
-    route.push_back(static_cast<int>(children_.size()) - 1);
-  }
-  /// Of one or two results.
-  DTensor Combined(const DTensor& x) {
-    const Outputs results = Call({x});
-    return results.size() == 2 && uses_second ? Add(results[0], Mul(results[1], 0.25)) : results[0];
-  }
-  const nn::Linear& up() const { return *up_; }
-  const nn::Linear& down() const { return *down_; }
-  size_t num_children() const { return children_.size(); }
-
-  std::vector<int> route;
-  bool detaches = false;                   // Lets no gradient through to `up`.
-  bool drops = false;                      // Some of the hidden values.
-  bool has_second = false;                 // Returns two results, of which
-  bool uses_second = false;                // the caller uses the second.
-  std::optional<DTensor>* side = nullptr;  // Where a second result goes.
-
- protected:
-  Outputs Forward(const Inputs& x) override {
-    const DeviceMesh mesh = x[0].mesh();
-    PassFuse(mesh);
-    DTensor hidden = Tanh((*up_)(x[0]));
-    if (side != nullptr) {
-      const DTensor value = Mean(Square(up_->weight().active()));
-      if (!IsRecomputing(mesh)) *side = value;
-    }
-    if (drops) hidden = dropout_(hidden);
-    if (detaches) hidden = hidden.Detach();
-    DTensor y = Add(x[0], Mul((*down_)(hidden), 0.5));
-    for (int child : route) y = children_[child]->Combined(y);
-    PassFuse(mesh);
-    const DTensor second = has_second ? Sin(y) : DTensor();
-    // As it was in forward.
-    const bool burns = OnceInCheckpoint(mesh, [&] { return fuse_.points_left >= 0; });
-    if (burns && y.RequiresGrad()) y = WithBackwardCallback(y, [&fuse = fuse_] { fuse.Pass(); });
-    return has_second ? Outputs{y, second} : Outputs(y);
-  }
-
- private:
-  void PassFuse(const DeviceMesh& mesh) {
-    OnceInCheckpoint(mesh, [this] { fuse_.Pass(); });
-  }
-  static nn::LinearOptions Options() {
-    return {.bias = true, .dtype = DType::kF64, .weight_init = nn::Init::Normal(0, 0.4)};
-  }
-
-  Fuse& fuse_;
-  std::unique_ptr<nn::Linear> up_, down_;
-  nn::Dropout dropout_{0.3};
-  nn::Parameter unused_;
-  std::vector<std::shared_ptr<Branch>> children_;
-};
 
 struct RunSetup {
   MeshShape mesh;
   bool is_sharded = true;
 };
 
+// The loss of one forward, and the calls of units in it.
+struct Loss {
+  DTensor value;
+  GatherModel::Graph graph;
+};
+
 // One rank's run of the program of a seed. Decisions follow from the seed alone.
 class Program {
  public:
   Program(const DeviceMesh& mesh, bool is_sharded, uint64_t seed)
-      : mesh_(mesh), is_sharded_(is_sharded), random_(seed) {
+      : mesh_(mesh), is_sharded_(is_sharded), random_(seed), watch_(mesh) {
     if (is_sharded) SetReleasesOnOneRank(mesh, true);
     Build();
   }
@@ -147,8 +75,9 @@ class Program {
     const int64_t actions = 4 + random_.Below(8);
     for (int64_t i = 0; i < actions; ++i) {
       mesh_.context().allocator()->ResetPeaks();
+      watch_.model.ResetPeak();
       Act(i);
-      ExpectPeak(absl::StrCat("the peak of action ", i));
+      ExpectPeak(absl::StrCat("action ", i));
     }
     for (const nn::Parameter& parameter : root_->Parameters())
       Note("final " + parameter.name(), parameter.data());
@@ -159,6 +88,8 @@ class Program {
   // ---- building -------------------------------------------------------------------------------
   void Build() {
     root_ = MakeBranch(/*depth=*/0);
+    is_exact_ = random_.Below(2) == 0;
+    watch_.is_on = is_exact_ && is_sharded_;
     if (mesh_.shape().Has("tp")) PlaceAlongTp();
     const bool ignores = random_.Below(3) == 0;
     const auto salt = static_cast<uint64_t>(random_.Below(1000));
@@ -180,7 +111,7 @@ class Program {
       const bool becomes_unit = branch == root_.get() ? random_.Below(4) > 0 : random_.Below(3) > 0;
       if (mesh_.shape().Has("cp") && options.strategy != Strategy::kReplicate)
         options.shard_axes = {"dp", "cp"};
-      if (mesh_.shape().Has("cp") && (kind == 5 || kind == 6))
+      if (mesh_.shape().Has("cp") && (kind == 5 || kind == 6) && !is_exact_)
         options.reshard_after_forward_axes = {slice_axis};
       if (!becomes_unit || !is_sharded_) continue;
       // A tied parameter may be another unit's; then this one cannot be a unit.
@@ -190,8 +121,14 @@ class Program {
       has_units_ = true;
       keeps_some_ |= kind < 4;
       gathers_more_ |= options.reshard_after_forward_axes.has_value();
-      ClaimParameters(*branch, options);
+      const int64_t bytes = ClaimParameters(*branch, options);
+      gathered_bytes_[branch] = bytes;
+      GatherModel::Unit& unit = watch_.model.AddUnit(branch);
+      unit.bytes = bytes;
+      unit.strategy = options.strategy;
+      unit.reshard_after_forward = options.reshard_after_forward;
     }
+    FindRootUnits();
     SetPeakBound();
     SetPrefetchLists();
     SetCheckpoints();
@@ -200,8 +137,8 @@ class Program {
   }
 
   // ---- how much may be gathered at a time -----------------------------------------------------
-  void ClaimParameters(Branch& branch, const FullyShardOptions& options) {
-    int64_t& bytes = gathered_bytes_[&branch];
+  int64_t ClaimParameters(Branch& branch, const FullyShardOptions& options) {
+    int64_t bytes = 0;
     const MeshShape& shape = mesh_.shape();
     for (const nn::Parameter& parameter : branch.Parameters()) {
       if (!claimed_.insert(parameter.id()).second) continue;
@@ -212,6 +149,27 @@ class Program {
       }
       bytes += layout.LocalShape(mesh_.coord()).NumElements() * 8;
     }
+    return bytes;
+  }
+
+  // Within no other unit, and the outermost module or around others.
+  void FindRootUnits() {
+    for (const auto& [branch, bytes] : gathered_bytes_) {
+      const bool is_around = std::any_of(
+          gathered_bytes_.begin(), gathered_bytes_.end(),
+          [branch = branch](const auto& other) { return IsWithin(*other.first, *branch); });
+      const bool is_within = std::any_of(
+          gathered_bytes_.begin(), gathered_bytes_.end(),
+          [branch = branch](const auto& other) { return IsWithin(*branch, *other.first); });
+      watch_.model.AddUnit(branch).is_root = !is_within && (is_around || branch == root_.get());
+    }
+  }
+
+  static bool IsWithin(nn::Module& inner, const nn::Module& outer) {
+    for (nn::Module* above = inner.parent(); above != nullptr; above = above->parent()) {
+      if (above == &outer) return true;
+    }
+    return false;
   }
 
   // The units around a call, those that contain others without being within one (which stay until
@@ -236,13 +194,18 @@ class Program {
 
   void ExpectPeak(const std::string& after) {
     const Allocator& memory = *mesh_.context().allocator();
+    const int64_t peak = memory.stats(MemoryCategory::kUnshardedParameters).peak_bytes;
+    if (watch_.is_on) {
+      EXPECT_EQ(peak, watch_.model.peak()) << "the peak of " << after;
+      watch_.Expect(watch_.model.bytes(), "the end of " + after);
+    }
     if (!has_units_ || keeps_some_ || gathers_more_) return;
-    EXPECT_LE(memory.stats(MemoryCategory::kUnshardedParameters).peak_bytes, peak_bound_) << after;
+    EXPECT_LE(peak, peak_bound_) << "the peak of " << after;
   }
 
   // The run on one rank checkpoints nothing. Whole branches, parts of them, nested, selective.
   void SetCheckpoints() {
-    const bool checkpoints = random_.Below(2) == 0;
+    const bool checkpoints = random_.Below(2) == 0 && !is_exact_;
     for (Branch* branch : branches_) {
       const int64_t kind = random_.Below(8);
       if (!checkpoints || !is_sharded_) continue;
@@ -264,6 +227,13 @@ class Program {
       for (int64_t i = random_.Below(3); i > 0; --i) ahead.push_back(&AnyBranch());
       const int64_t kind = random_.Below(8);
       if (!is_sharded_) continue;
+      if (is_exact_) {
+        if (watch_.model.IsUnit(branch)) {
+          SetForwardPrefetch(*branch, {});
+          SetBackwardPrefetch(*branch, {});
+        }
+        continue;
+      }
       absl::Status status;
       gathers_more_ |= kind < 2;
       if (kind == 0) status = Catch([&] { SetForwardPrefetch(*branch, ahead); });
@@ -276,7 +246,7 @@ class Program {
     const nn::Parameter* tied = nullptr;
     if (!weights_.empty() && random_.Below(8) == 0)
       tied = &weights_[random_.Below(static_cast<int64_t>(weights_.size()))];
-    auto branch = std::make_shared<Branch>(2 + random_.Below(7), tied, fuse_);
+    auto branch = std::make_shared<Branch>(2 + random_.Below(7), tied, fuse_, watch_);
     weights_.push_back(branch->up().weight());
     branch->detaches = random_.Below(10) == 0;
     branch->drops = random_.Below(3) == 0;
@@ -312,7 +282,7 @@ class Program {
     switch (random_.Below(13)) {
       case 0: {
         const NoGrad no_grad(mesh_);
-        Note(at + "evaluation", LossOf(random_.Below(100)));
+        Note(at + "evaluation", LossOf(random_.Below(100)).value);
         ExpectReleased(at + "evaluation");
         break;
       }
@@ -346,10 +316,13 @@ class Program {
         FailInBackward(at);
         break;
       case 6: {  // Two forwards, one or two backwards, in either order.
-        const DTensor a = LossOf(random_.Below(100)), b = LossOf(random_.Below(100));
+        Loss a = LossOf(random_.Below(100));
+        Loss b = LossOf(random_.Below(100));
         const int64_t way = random_.Below(3);
         if (way == 0) {
-          Differentiate(Add(a, b));
+          a.value = Add(a.value, b.value);
+          a.graph.insert(a.graph.end(), b.graph.begin(), b.graph.end());
+          Differentiate(a);
         } else {
           has_graphs_ = true;
           Differentiate(way == 1 ? a : b);
@@ -360,7 +333,7 @@ class Program {
         break;
       }
       case 7: {  // Dropped without a backward.
-        LossOf(random_.Below(100));
+        watch_.model.Drop(LossOf(random_.Below(100)).graph);
         break;
       }
       case 8: {  // New values.
@@ -377,12 +350,12 @@ class Program {
         Window(at);
         break;
       case 10: {
-        AnyBranch().side = random_.Below(2) == 0 ? &side_ : nullptr;
+        AnyBranch().side = random_.Below(2) == 0 && !is_exact_ ? &side_ : nullptr;
         break;
       }
       default: {
-        const DTensor loss = LossOf(random_.Below(100));
-        Note(at + "loss", loss);
+        const Loss loss = LossOf(random_.Below(100));
+        Note(at + "loss", loss.value);
         Differentiate(loss);
         Step(at);
         break;
@@ -396,23 +369,48 @@ class Program {
     return all[random_.Below(static_cast<int64_t>(all.size()))];
   }
 
-  DTensor LossOf(int64_t batch) {
+  Loss LossOf(int64_t batch) {
     std::vector<Placement> placements;
     for (const MeshAxis& axis : mesh_.shape().axes())
       placements.push_back(axis.name == "tp" ? Replicate() : Shard(0));
-    const DTensor x = FromBoxes(
-        mesh_, {kRows, kFeatures}, DType::kF64, placements, [&](const Box& box, Tensor& local) {
+    const DTensor x =
+        FromBoxes(mesh_, kBatch, DType::kF64, placements, [&](const Box& box, Tensor& local) {
           ops::RandomNormal(mesh_.context(), {.seed = 5, .stream = static_cast<uint64_t>(batch)},
-                            {{kRows, kFeatures}, box.begin}, 0.0, 1.0, local);
+                            {kBatch, box.begin}, 0.0, 1.0, local);
         });
     side_.reset();
-    const DTensor loss = Mean(Square(root_->Combined(x)));
-    return side_ ? Add(loss, Mul(*side_, 0.1)) : loss;
+    DTensor loss;
+    try {
+      loss = Mean(Square(root_->Combined(x)));
+    } catch (...) {
+      watch_.model.Drop(watch_.model.TakeGraph());
+      throw;
+    }
+    if (side_) loss = Add(loss, Mul(*side_, 0.1));
+    return {loss, watch_.model.TakeGraph()};
   }
 
-  void Differentiate(const DTensor& loss) {
-    if (loss.RequiresGrad()) Backward(loss);
-    if (loss.RequiresGrad()) ExpectReleased("a backward");
+  void Differentiate(const Loss& loss) {
+    if (!loss.value.RequiresGrad()) return;
+    watch_.BeginBackward(loss.graph);
+    Backward(loss.value);
+    ExpectReleased("a backward");
+  }
+
+  // The fuse may burn in forward or in backward. Returns how far it has come.
+  int TryToDifferentiate(int64_t batch) {
+    fuse_.points_left = static_cast<int>(random_.Below(20));
+    int passed = 0;
+    try {
+      const Loss loss = LossOf(batch);
+      passed = 1;
+      Differentiate(loss);
+      passed = 2;
+    } catch (const std::runtime_error&) {
+      if (passed == 1) watch_.FailBackward();
+    }
+    fuse_.points_left = -1;
+    return passed;
   }
 
   // Nothing may stay gathered where no unit's options keep it.
@@ -447,24 +445,14 @@ class Program {
     ExpectReleased(at);
   }
 
-  // The fuse burns in forward or in backward.
   void FailInBackward(const std::string& at) {
-    fuse_.points_left = static_cast<int>(random_.Below(20));
-    int failed = 0;
-    try {
-      const DTensor loss = LossOf(2);
-      failed = 1;
-      if (loss.RequiresGrad()) Backward(loss);
-      failed = 2;
-    } catch (const std::runtime_error&) {
-    }
-    fuse_.points_left = -1;
-    Note(at + "failed", {static_cast<double>(failed)});
+    Note(at + "failed", {static_cast<double>(TryToDifferentiate(2))});
     NoteGradients(at);
     ExpectReleased(at);
   }
 
   void Sync(bool sync, bool all_reduce = true) {
+    watch_.model.syncs = sync;
     if (!has_units_) return;
     SetRequiresGradientSync(*root_, sync);
     SetRequiresAllReduce(*root_, all_reduce);
@@ -481,21 +469,16 @@ class Program {
       Differentiate(LossOf(random_.Below(100)));
     }
     if (fails) {
-      fuse_.points_left = static_cast<int>(random_.Below(20));
-      try {
-        Differentiate(LossOf(3));
-      } catch (const std::runtime_error&) {
-      }
-      fuse_.points_left = -1;
+      TryToDifferentiate(3);
       if (has_units_) DiscardUnreducedGradients(*root_);
       for (const nn::Parameter& parameter : root_->Parameters())
         DTensor(parameter.data()).ZeroGrad();
     }
     Sync(true);
     in_window_ = false;
-    const DTensor loss = LossOf(random_.Below(100));
+    const Loss loss = LossOf(random_.Below(100));
     // Where nothing is trained, what earlier micro-batches have made stays unreduced.
-    if (!loss.RequiresGrad()) {
+    if (!loss.value.RequiresGrad()) {
       if (has_units_) DiscardUnreducedGradients(*root_);
       for (const nn::Parameter& parameter : root_->Parameters())
         DTensor(parameter.data()).ZeroGrad();
@@ -528,10 +511,12 @@ class Program {
   bool is_sharded_;
   Random random_;
   Fuse fuse_;
+  GatherWatch watch_;
   std::shared_ptr<Branch> root_;
   std::vector<Branch*> branches_;
   std::vector<nn::Parameter> weights_;
   std::optional<DTensor> side_;
+  bool is_exact_ = false;  // Nothing is gathered ahead, or again in between.
   bool has_units_ = false;
   bool keeps_some_ = false;
   bool gathers_more_ = false;  // At a time: lists, slices and checkpoints.
