@@ -222,9 +222,10 @@ class Engine : public BackwardRun {
     for (const LeafState& state : leaves_) {
       const auto tensor = state.leaf->tensor.lock();
       if (tensor == nullptr || !state.is_committed) continue;
-      for (size_t i = 0; i < state.leaf->post_accumulate_hooks.size(); ++i) {
-        if (state.leaf->post_accumulate_hooks[i].is_removed()) continue;
-        const auto hook = state.leaf->post_accumulate_hooks[i].function();
+      const auto& hooks = state.leaf->post_accumulate_hooks;
+      for (size_t i = 0, registered = hooks.size(); i < registered; ++i) {
+        if (hooks[i].is_removed()) continue;
+        const auto hook = hooks[i].function();  // It may register another.
         hook(DTensor(tensor));
       }
     }
@@ -300,9 +301,11 @@ class Engine : public BackwardRun {
   void Visit(Node& node, Graph& graph) {
     Arrived grads = std::move(graph.arrived[&node]);
     runtime_.partial_precision = node.partial_precision;
-    for (const auto& [output, hook] : node.hooks) {
-      DTensor& grad = grads[output];
-      if (grad && !hook.is_removed()) grad = RunHook(hook.function(), std::move(grad));
+    for (size_t i = 0, registered = node.hooks.size(); i < registered; ++i) {
+      DTensor& grad = grads[node.hooks[i].output];
+      if (!grad || node.hooks[i].hook.is_removed()) continue;
+      const auto hook = node.hooks[i].hook.function();  // It may register another.
+      grad = RunHook(hook, std::move(grad));
     }
     Gradients out(node, runtime_);
     const auto of_result =
@@ -395,7 +398,7 @@ class Engine : public BackwardRun {
     };
     move();
     runtime_.partial_precision = PartialPrecision::kAccumulator;
-    for (size_t i = 0; i < leaf.hooks.size(); ++i) {
+    for (size_t i = 0, registered = leaf.hooks.size(); i < registered; ++i) {
       if (leaf.hooks[i].is_removed()) continue;
       const auto hook = leaf.hooks[i].function();  // It may register another.
       state.grad = RunHook(hook, std::move(state.grad));

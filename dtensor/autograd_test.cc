@@ -543,6 +543,36 @@ TEST(GradHook, IsNotCalledOnceItIsRemoved) {
   });
 }
 
+TEST(GradHook, MayRegisterOthersForTheNextBackward) {
+  OnMesh(kTwo, [&](const DeviceMesh& mesh) {
+    for (const bool is_leaf : {true, false}) {
+      const DTensor leaf = Place(mesh, {Shard(0)}, Values({5, 2}, 3)).SetRequiresGrad();
+      DTensor x = is_leaf ? leaf : Mul(leaf, 1.0);
+      int calls = 0, of_new = 0;
+      x.RegisterGradHook([&](const DTensor& grad) {
+        ++calls;
+        for (int i = 0; i < 9; ++i) {
+          x.RegisterGradHook([&](const DTensor& g) {
+            ++of_new;
+            return Mul(g, -1.0);
+          });
+        }
+        return Mul(grad, 2.0);
+      });
+      Backward(Sum(x));
+      EXPECT_EQ(calls, 1);
+      EXPECT_EQ(of_new, 0);
+      EXPECT_EQ(FullGrad(leaf), std::vector<double>(10, 2));
+      if (!is_leaf) continue;  // Its graph is gone.
+      DTensor(leaf).ZeroGrad();
+      Backward(Sum(x));
+      EXPECT_EQ(calls, 2);
+      EXPECT_EQ(of_new, 9);
+      EXPECT_EQ(FullGrad(leaf), std::vector<double>(10, -2));
+    }
+  });
+}
+
 TEST(PostAccumulateHook, SeesEveryGradientInPlaceAndMayUseItUp) {
   OnMesh(kOne, [&](const DeviceMesh& mesh) {
     DTensor a = Place(mesh, {Replicate()}, Values({3}, 1)).SetRequiresGrad();

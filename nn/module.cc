@@ -62,6 +62,33 @@ std::vector<std::shared_ptr<void>> Module::OpenForwardScopes() const {
   return scopes;
 }
 
+// ---- calls --------------------------------------------------------------------------------------
+
+HookHandle Module::AddForwardPreHook(PreHook hook) {
+  pre_hooks_.push_back(std::make_shared<RemovableHook<PreHook>>(std::move(hook)));
+  return pre_hooks_.back()->handle();
+}
+
+HookHandle Module::PrependForwardPreHook(PreHook hook) {
+  pre_hooks_.insert(pre_hooks_.begin(), std::make_shared<RemovableHook<PreHook>>(std::move(hook)));
+  return pre_hooks_.front()->handle();
+}
+
+HookHandle Module::AddForwardHook(PostHook hook) {
+  post_hooks_.push_back(std::make_shared<RemovableHook<PostHook>>(std::move(hook)));
+  return post_hooks_.back()->handle();
+}
+
+// A hook may register others, and remove any.
+template <typename Hook, typename... Arguments>
+void Module::RunHooks(HookList<Hook>& hooks, Arguments&... arguments) {
+  std::erase_if(hooks, [](const auto& hook) { return hook->is_removed(); });
+  const HookList<Hook> registered = hooks;
+  for (const auto& hook : registered) {
+    if (!hook->is_removed()) hook->function()(*this, arguments...);
+  }
+}
+
 Outputs Module::Call(Inputs inputs) {
   if (replacement_ != nullptr && !replacement_runs_) {
     replacement_runs_ = true;
@@ -77,13 +104,9 @@ Outputs Module::Call(Inputs inputs) {
 Outputs Module::CallHere(Inputs inputs) {
   const std::vector<std::shared_ptr<void>> scopes = OpenForwardScopes();
   inputs.module_ = this;
-  for (const auto& hook : pre_hooks_) {
-    if (!hook.is_removed()) hook.function()(*this, inputs);
-  }
+  RunHooks(pre_hooks_, inputs);
   Outputs outputs = forward_ == nullptr ? Forward(inputs) : forward_(inputs);
-  for (const auto& hook : post_hooks_) {
-    if (!hook.is_removed()) hook.function()(*this, inputs, outputs);
-  }
+  RunHooks(post_hooks_, inputs, outputs);
   inputs.CheckAllRead();
   return outputs;
 }

@@ -56,22 +56,18 @@ class Module {
     return Only(Call({x, more...}));
   }
 
-  HookHandle AddForwardPreHook(PreHook hook) {
-    return pre_hooks_.emplace_back(std::move(hook)).handle();
-  }
+  // Hooks that are registered while the pre-hooks (or post-hooks) of a call run are not of that
+  // call.
+  HookHandle AddForwardPreHook(PreHook hook);
   /// Runs before the pre-hooks registered so far. (Post-hooks need no counterpart: those registered
   /// later run later.)
-  HookHandle PrependForwardPreHook(PreHook hook) {
-    return pre_hooks_.insert(pre_hooks_.begin(), RemovableHook(std::move(hook)))->handle();
-  }
+  HookHandle PrependForwardPreHook(PreHook hook);
   /// What `make` returns lives through each call, hooks included, also through one that throws: for
   /// scopes such as PartialPrecisionScope.
   void AddForwardScope(std::function<std::shared_ptr<void>()> make) {
     scopes_.push_back(std::move(make));
   }
-  HookHandle AddForwardHook(PostHook hook) {
-    return post_hooks_.emplace_back(std::move(hook)).handle();
-  }
+  HookHandle AddForwardHook(PostHook hook);
   /// Used in place of Forward, for layers above that compute the same value in another way; hooks
   /// and scopes stay. Null: Forward again.
   void SetForward(std::function<Outputs(const Inputs&)> forward) { forward_ = std::move(forward); }
@@ -187,8 +183,13 @@ class Module {
   std::vector<std::pair<std::string, Module*>> children_;
   Module* parent_ = nullptr;  // The first module that registered this one.
   std::vector<std::function<std::shared_ptr<void>()>> scopes_;
-  std::vector<RemovableHook<PreHook>> pre_hooks_;
-  std::vector<RemovableHook<PostHook>> post_hooks_;
+  // Shared with the calls that run them.
+  template <typename Hook>
+  using HookList = std::vector<std::shared_ptr<const RemovableHook<Hook>>>;
+  template <typename Hook, typename... Arguments>
+  void RunHooks(HookList<Hook>& hooks, Arguments&... arguments);
+  HookList<PreHook> pre_hooks_;
+  HookList<PostHook> post_hooks_;
   std::function<Outputs(const Inputs&)> forward_;
   CallWrapper wrapper_;
   std::unique_ptr<Module> replacement_;

@@ -154,6 +154,33 @@ TEST(Module, RunsHooksInOrderAndLetsThemReplaceValues) {
   EXPECT_THAT(log, ElementsAre("first", "second", "third", "forward", "after", "after all"));
 }
 
+TEST(Module, HooksMayRegisterOthersForTheNextCall) {
+  std::vector<std::string> log;
+  Bare module;
+  module.log = &log;
+  const auto note = [&](const std::string& what) { log.push_back(what); };
+  std::vector<HookHandle> handles;
+  // More than fit beside what is registered: the lists grow while they are run.
+  handles.push_back(
+      module.AddForwardPreHook([&, captured = std::string(100, 'x')](Module&, Inputs&) {
+        handles[0].Remove();
+        for (int i = 0; i < 9; ++i) {
+          module.PrependForwardPreHook([&](Module&, Inputs&) { note("earlier"); }).Remove();
+          module.AddForwardPreHook([&](Module&, Inputs&) { note("later"); }).Remove();
+        }
+        module.PrependForwardPreHook([&](Module&, Inputs&) { note("new first"); });
+        module.AddForwardPreHook([&](Module&, Inputs&) { note("new last"); });
+        module.AddForwardHook([&](Module&, const Inputs&, Outputs&) { note("after"); });
+        note(captured.substr(99));
+      }));
+  module.AddForwardPreHook([&](Module&, Inputs&) { note("second"); });
+  module.Call({DTensor()});
+  EXPECT_THAT(log, ElementsAre("x", "second", "forward", "after"));
+  log.clear();
+  module.Call({DTensor()});
+  EXPECT_THAT(log, ElementsAre("new first", "second", "new last", "forward", "after"));
+}
+
 TEST(Module, SwitchesTrainingOfAllBelow) {
   Bare root, child;
   root.RegisterChild("child", child);
