@@ -317,6 +317,47 @@ TEST(PrepareInput, SumsTheGradientOfAReplicatedInputOnce) {
   });
 }
 
+TEST(PrepareInputs, MoveEachByPosition) {
+  // Of three inputs, the second of which may be missing: two results.
+  class Mixer : public nn::Module {
+   protected:
+    Outputs Forward(const Inputs& x) override {
+      EXPECT_EQ(x[0].layout().PlacementsToString(), "[S(1)]");
+      if (x[1]) {
+        EXPECT_EQ(x[1].layout().PlacementsToString(), "[R]");
+      }
+      EXPECT_EQ(x[2].layout().PlacementsToString(), "[S(0)]");
+      return {Mul(x[0], 2.0), x[2]};
+    }
+  };
+  OnRanks({{"tp", 2}}, [](const DeviceMesh& mesh) {
+    Mixer mixer;
+    Parallelize(mixer, mesh, "tp",
+                {{"", PrepareInputs({Shard(-1), Replicate(), std::nullopt})},
+                 {"", PrepareOutputs({std::nullopt, Replicate()})}});
+    const DTensor a = Full(mesh, {3, 5}, DType::kF64, 1.5, {Replicate()});
+    const DTensor b = Full(mesh, {3, 5}, DType::kF64, -0.5, {Shard(0)});
+    CommTrace trace(mesh);
+    const nn::Outputs results = mixer.Call({a, b, b});
+    EXPECT_EQ(results[0].layout().PlacementsToString(), "[S(1)]");
+    EXPECT_EQ(results[1].layout().PlacementsToString(), "[R]");
+    EXPECT_EQ(trace.Count("tp", "all_gather"), 2) << trace.ToString();
+    EXPECT_EQ(trace.Count(), 2) << trace.ToString();
+    mixer.Call({a, DTensor(), b});
+    EXPECT_THAT(MessageOf([&] {
+                  mixer.Call({a, b});
+                }),
+                HasSubstr("input of the module itself: there are 2, and the plan moves 3"));
+    EXPECT_THAT(MessageOf([&] {
+                  Mixer other;
+                  Parallelize(other, mesh, "tp", {{"", PrepareInputs({std::nullopt, Shard(2)})}});
+                  other.Call({a, b, b});
+                }),
+                HasSubstr("input 1 of the module itself"));
+    EXPECT_EQ(PrepareInputs({Shard(-1), std::nullopt})->ToString(), "PrepareInputs(S(-1), -)");
+  });
+}
+
 TEST(PrepareOutput, MovesTheOutput) {
   OnRanks({{"tp", 2}}, [](const DeviceMesh& mesh) {
     nn::RmsNorm norm(3);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/partial_precision.h"
@@ -29,14 +30,6 @@ void AddMoveOutputHook(nn::Module& module, const std::string& name, int axis, Pl
                                                                      nn::Outputs& outputs) {
     MoveOutput(outputs[0], axis, placement, what);
   });
-}
-
-void AddMoveInputHook(nn::Module& module, const std::string& name, int axis, Placement placement) {
-  module.AddForwardPreHook(
-      [=, what = absl::StrCat("input of ", name)](nn::Module&, nn::Inputs& inputs) {
-        if (inputs.empty()) ThrowInvalid(what, ": there is none");
-        inputs[0] = MoveAxis(inputs[0], axis, placement, what);
-      });
 }
 
 void CheckHeads(const std::string& style, const std::string& name, int64_t heads,
@@ -138,37 +131,62 @@ class SequenceStyle final : public Style {
   std::string ToString() const override { return "Sequence()"; }
 };
 
-class PrepareInputStyle final : public Style {
+using Placements = std::vector<std::optional<Placement>>;
+
+// "PrepareInput(R)", "PrepareInputs(R, -, S(1))".
+std::string StyleName(const std::string& singular, const Placements& placements) {
+  const auto name = [](std::string* out, const std::optional<Placement>& placement) {
+    out->append(placement ? placement->ToString() : "-");
+  };
+  return absl::StrCat(singular, placements.size() == 1 ? "(" : "s(",
+                      absl::StrJoin(placements, ", ", name), ")");
+}
+
+// Moves values of a call by position. `what`: "input" or "output", `name`: the module's.
+template <typename Values>
+void MoveEach(Values& values, const Placements& placements, int axis, const std::string& what,
+              const std::string& name) {
+  if (values.size() < placements.size()) {
+    ThrowInvalid(what, " of ", name, ": there are ", values.size(), ", and the plan moves ",
+                 placements.size());
+  }
+  for (size_t i = 0; i < placements.size(); ++i) {
+    if (!placements[i] || !values[i]) continue;
+    std::string which = absl::StrCat(what, " of ", name);
+    if (placements.size() > 1) which = absl::StrCat(what, " ", i, " of ", name);
+    values[i] = MoveAxis(values[i], axis, *placements[i], which);
+  }
+}
+
+class PrepareInputsStyle final : public Style {
  public:
-  explicit PrepareInputStyle(Placement input) : input_(input) {}
+  explicit PrepareInputsStyle(Placements inputs) : inputs_(std::move(inputs)) {}
   void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
              int axis) const override {
-    AddMoveInputHook(module, name, axis, input_);
-  }
-  std::string ToString() const override {
-    return absl::StrCat("PrepareInput(", input_.ToString(), ")");
-  }
-
- private:
-  Placement input_;
-};
-
-class PrepareOutputStyle final : public Style {
- public:
-  explicit PrepareOutputStyle(Placement output) : output_(output) {}
-  void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
-             int axis) const override {
-    module.AddForwardHook([axis, placement = output_, what = absl::StrCat("output of ", name)](
-                              nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
-      outputs[0] = MoveAxis(outputs[0], axis, placement, what);
+    module.AddForwardPreHook([=, placements = inputs_](nn::Module&, nn::Inputs& inputs) {
+      MoveEach(inputs, placements, axis, "input", name);
     });
   }
-  std::string ToString() const override {
-    return absl::StrCat("PrepareOutput(", output_.ToString(), ")");
-  }
+  std::string ToString() const override { return StyleName("PrepareInput", inputs_); }
 
  private:
-  Placement output_;
+  Placements inputs_;
+};
+
+class PrepareOutputsStyle final : public Style {
+ public:
+  explicit PrepareOutputsStyle(Placements outputs) : outputs_(std::move(outputs)) {}
+  void Apply(nn::Module& module, const std::string& name, const DeviceMesh&,
+             int axis) const override {
+    module.AddForwardHook(
+        [=, placements = outputs_](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
+          MoveEach(outputs, placements, axis, "output", name);
+        });
+  }
+  std::string ToString() const override { return StyleName("PrepareOutput", outputs_); }
+
+ private:
+  Placements outputs_;
 };
 
 class SmallPartialsStyle final : public Style {
@@ -205,8 +223,16 @@ StylePtr Colwise() { return std::make_shared<ColwiseStyle>(std::nullopt); }
 StylePtr Colwise(Placement output) { return std::make_shared<ColwiseStyle>(output); }
 StylePtr Rowwise(Placement output) { return std::make_shared<RowwiseStyle>(output); }
 StylePtr Sequence() { return std::make_shared<SequenceStyle>(); }
-StylePtr PrepareInput(Placement input) { return std::make_shared<PrepareInputStyle>(input); }
-StylePtr PrepareOutput(Placement output) { return std::make_shared<PrepareOutputStyle>(output); }
+StylePtr PrepareInput(Placement input) { return PrepareInputs({input}); }
+StylePtr PrepareInputs(std::vector<std::optional<Placement>> inputs) {
+  if (inputs.empty()) ThrowInvalid("PrepareInputs: the list of placements is empty");
+  return std::make_shared<PrepareInputsStyle>(std::move(inputs));
+}
+StylePtr PrepareOutput(Placement output) { return PrepareOutputs({output}); }
+StylePtr PrepareOutputs(std::vector<std::optional<Placement>> outputs) {
+  if (outputs.empty()) ThrowInvalid("PrepareOutputs: the list of placements is empty");
+  return std::make_shared<PrepareOutputsStyle>(std::move(outputs));
+}
 StylePtr SmallPartials(StylePtr style) {
   if (style == nullptr) ThrowInvalid("SmallPartials: there is no style");
   return std::make_shared<SmallPartialsStyle>(std::move(style));

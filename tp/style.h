@@ -13,6 +13,7 @@
 #define SHARDMESH_TP_STYLE_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,7 +61,12 @@ StylePtr Sequence();
 /// input had. If the input is replicated and stays so, its gradient is reduced here, once for all
 /// uses inside the module.
 StylePtr PrepareInput(Placement input);
+/// The same of several inputs, by position; nullopt leaves one as it comes, as does a call that
+/// passes no tensor there. A call with fewer inputs is an error.
+StylePtr PrepareInputs(std::vector<std::optional<Placement>> inputs);
+/// Redistributes the first result (or several, by position) to `output`.
 StylePtr PrepareOutput(Placement output);
+StylePtr PrepareOutputs(std::vector<std::optional<Placement>> outputs);
 /// As `style`, but summands of bf16 and f16 that the module makes, forward and backward, are held
 /// and reduced in that dtype instead of f32: half the bytes on the wire, p + 1 roundings for p
 /// ranks instead of one (dtensor/partial_precision.h).
