@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -14,6 +15,9 @@
 #include "shardmesh/dtensor/comm_trace.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/fsdp/testing/tower.h"
+#include "shardmesh/nn/checkpoint.h"
+#include "shardmesh/optim/adamw.h"
+#include "shardmesh/optim/grad_scaler.h"
 
 namespace shardmesh::fsdp::testing {
 namespace {
@@ -101,6 +105,36 @@ void Train(Lab& lab, Numbers& seen) {
 }
 
 TEST(Slices, TrainAlike) { ExpectSameOn(SliceMeshes(), WithSlices(), Train); }
+
+TEST(Slices, TrainAlikeWithCheckpointsMicroBatchesAndAGradScaler) {
+  ExpectSameOn(SliceMeshes(), WithSlices(), [](Lab& lab, Numbers& seen) {
+    if (lab.is_sharded) {
+      nn::CheckpointActivations(lab.block(0));
+      nn::CheckpointActivations(lab.block(2).up);
+    }
+    optim::GradScaler scaler({.initial_scale = 0x1p60, .growth_interval = 2});
+    optim::AdamW adamw(lab.tower->Parameters(), {.lr = 0.1});
+    for (int step = 0; step < 6; ++step) {
+      {
+        std::unique_ptr<NoSync> no_sync;
+        if (lab.is_sharded) no_sync = std::make_unique<NoSync>(*lab.tower);
+        Backward(scaler.Scale(lab.Loss(10 + step)));
+      }
+      // The gradients of step 2 are inf.
+      Backward(scaler.Scale(Mul(lab.Loss(step), step == 2 ? 1e300 : 0.5)));
+      seen.Add("stepped", scaler.Step(adamw));
+      scaler.Update();
+      seen.Add("scale", scaler.scale());
+      for (const nn::Parameter& parameter : lab.tower->Parameters())
+        DTensor(parameter.data()).ZeroGrad();
+      seen.Parameters(lab);
+      if (lab.is_sharded) {
+        EXPECT_EQ(Gathered(lab), 0);
+      }
+    }
+    EXPECT_EQ(scaler.scale(), 0x1p61);  // Up after two steps, down, and up after two more.
+  });
+}
 
 TEST(Slices, AreGatheredAlongTheirAxesOnly) {
   OnTrueSliceMeshes([](Lab& lab) {
