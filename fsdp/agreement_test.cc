@@ -60,6 +60,36 @@ TEST(Agreement, RanksThatUseDifferentParametersOfAUnitAreToldBoth) {
                     HasSubstr("fsdp_reduce of the outermost module (b.weight)")));
 }
 
+// A layer that all ranks use, and one of two behind it.
+class Branches : public nn::Module {
+ public:
+  Branches() {
+    RegisterChild("trunk", trunk);
+    RegisterChild("experts", experts);
+  }
+  nn::Linear trunk{kFeatures, kFeatures, {.dtype = DType::kF64}};
+  Experts experts;
+
+ protected:
+  Outputs Forward(const Inputs& x) override { return experts(trunk(x[0])); }
+};
+
+// Neither the first parameter nor their number tells these ranks apart.
+TEST(Agreement, RanksWhoseParametersDifferBehindAnEqualFirstAreTold) {
+  const absl::Status status = RunRanks(2, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}});
+    Branches branches;
+    FullyShard(branches, mesh);
+    branches.Initialize(1);
+    branches.experts.uses_a = world.rank() == 0;
+    const DTensor x = Full(mesh, {4, kFeatures}, DType::kF64, 0.5, {shardmesh::Shard(0)});
+    Backward(Sum(branches(x)));
+  });
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("fsdp_reduce of the outermost module (trunk.weight and 1 more, "));
+}
+
 TEST(Agreement, RanksThatUseDifferentUnitsAreToldBoth) {
   EXPECT_THAT(RunExperts(/*one_unit_each=*/true),
               AllOf(HasSubstr("fsdp_gather of module a (a.weight)"),
