@@ -168,6 +168,30 @@ TEST(Agreement, ReplicasAreComparedOnce) {
   });
 }
 
+class WithBuffer : public nn::Module {
+ public:
+  nn::Buffer offset = RegisterBuffer("offset", {3}, DType::kF64, nn::Init::Constant(1));
+
+ protected:
+  Outputs Forward(const Inputs& x) override { return Add(x[0], offset.data()); }
+};
+
+TEST(CheckReplicas, ComparesBuffersToo) {
+  const absl::Status status = RunRanks(2, [](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}});
+    WithBuffer module;
+    module.PlaceReplicated(mesh);
+    module.Initialize(1);
+    nn::CheckReplicas(module);
+    module.offset.data().local().mutable_data<double>()[2] += world.rank();
+    const absl::Status refused = Catch([&] { nn::CheckReplicas(module); });
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("offset f64[3]"), HasSubstr("on rank 1 than on rank 0")));
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(CheckReplicas, FindsNothingWhereAllAgree) {
   OnEachMesh({}, [](Lab& lab) {
     nn::CheckReplicas(*lab.tower);
