@@ -206,6 +206,18 @@ TEST(ParameterIdentity, SetDataKeepsHooksAndGradients) {
   });
 }
 
+// On one rank that releases nothing, forward uses the shards themselves.
+TEST(ParameterIdentity, SetDataOfAShardThatForwardUsedItselfIsAWrite) {
+  OnLabMesh({{{"dp", 1}}}, {}, [](Lab& lab) {
+    const DTensor loss = lab.Loss(1);
+    nn::Parameter weight = lab.block(1).up.weight();
+    weight.SetData(Halved(weight));
+    const absl::Status status = Catch([&] { Backward(loss); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("was written in place after forward"));
+  });
+}
+
 // The weights that backward would gather are not those that forward used: an error, or, where an op
 // has moved the weight and keeps what it moved, the gradients of the values that forward used.
 TEST(ParameterIdentity, SetDataBetweenForwardAndBackwardIsAWrite) {
