@@ -96,6 +96,10 @@ std::vector<float> Parameters(nn::Module& module) {
   return values;
 }
 
+int64_t UnshardedBytes(const DeviceMesh& mesh) {
+  return mesh.context().allocator()->stats(MemoryCategory::kUnshardedParameters).bytes;
+}
+
 void ExpectOk(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
 
 // One training step; returns the loss.
@@ -501,7 +505,9 @@ TEST(FullyShard, UsesNewValuesAfterAStepThatNoBackwardPreceded) {
     Tower tower;
     Shard(tower, mesh);
     tower.Initialize(1);
-    const double before = Item(LossOf(tower, mesh, 0));  // The root stays gathered.
+    const DTensor recorded = LossOf(tower, mesh, 0);  // While it lives, the root stays gathered.
+    EXPECT_GT(UnshardedBytes(mesh), 0);
+    const double before = Item(recorded);
     for (const nn::Parameter& parameter : tower.Parameters()) {
       NoGrad no_grad(mesh);
       MulInPlace(parameter.data(), 0.5);
@@ -522,10 +528,13 @@ TEST(FullyShard, UsesWhatWasWrittenThroughAPointer) {
   ExpectOk(RunRanks(2, [&](Communicator& world) {
     DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 2}});
     Tower by_pointer, by_op;
+    std::vector<DTensor> recorded;  // While they live, the roots stay gathered.
     for (Tower* tower : {&by_pointer, &by_op}) {
       Shard(*tower, mesh);
       tower->Initialize(1);
-      LossOf(*tower, mesh, 0);  // The root stays gathered.
+      const int64_t before = UnshardedBytes(mesh);
+      recorded.push_back(LossOf(*tower, mesh, 0));
+      EXPECT_GT(UnshardedBytes(mesh), before);
     }
     for (const nn::Parameter& parameter : by_pointer.Parameters()) {
       const Tensor local = parameter.data().local();
