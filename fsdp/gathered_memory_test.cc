@@ -187,6 +187,8 @@ TEST(GatheredMemory, AnExplicitFalseKeepsUnitsWithoutABackwardToo) {
         EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters), all);
       }
     }
+    lab.Loss(3);  // Recorded, and its graph dropped.
+    EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters), all);
     Reshard(lab.block(1));
     EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters),
               all - GatheredBytes(lab, lab.block(1)));
