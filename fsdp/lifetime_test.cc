@@ -99,6 +99,24 @@ TEST(FullyShardLifetime, AFirstForwardThatFails) {
   });
 }
 
+TEST(FullyShardLifetime, AForwardThatFailsLeavesNothingGatheredThoughItsGraphLives) {
+  LabOptions options;
+  options.fsdp.strategy = Strategy::kShardGradOp;
+  ExpectSameOnEachMesh(
+      [](Lab& lab, Numbers& seen) {
+        DTensor kept;
+        lab.block(1).in_forward = [] { throw std::runtime_error("a bad batch"); };
+        lab.block(0).AddForwardHook(
+            [&](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) { kept = outputs[0]; });
+        EXPECT_THROW(lab.Loss(0), std::runtime_error);
+        ExpectNothingGathered(lab);
+        Backward(Mean(Square(kept)));
+        seen.Gradients(lab);
+        ExpectNothingGathered(lab);
+      },
+      options);
+}
+
 TEST(FullyShardLifetime, AnExceptionThatAForwardCatches) {
   ExpectSameOnEachMesh([](Lab& lab, Numbers& seen) {
     for (int step = 0; step < 3; ++step) {
