@@ -280,5 +280,25 @@ TEST(FullyShardLifetime, ResultsThatLeaveAModuleBesideItsOutput) {
   });
 }
 
+// The unit's gradients are reduced when backward has left the last of its calls; this one comes
+// later, and is reduced by itself.
+TEST(FullyShardLifetime, AGradientThatComesAfterThoseOfTheUnitAreReducedIsAddedToThem) {
+  LabOptions options;
+  options.fsdp.reshard_after_forward = false;
+  ExpectSameOnEachMesh(
+      [](Lab& lab, Numbers& seen) {
+        DTensor kept;
+        lab.block(1).in_forward = [&] { kept = lab.block(1).up.weight().active(); };
+        for (int step = 0; step < 2; ++step) {
+          lab.Loss(0);
+          const DTensor side = Mul(Sum(kept), 0.1);  // Older than all ops of the loss.
+          Backward(Add(side, lab.Loss(step)));
+          seen.Gradients(lab);
+          ExpectNothingGathered(lab);
+        }
+      },
+      options);
+}
+
 }  // namespace
 }  // namespace shardmesh::fsdp::testing
