@@ -129,6 +129,7 @@ TEST(MicroBatches, LostByABackwardThatThrowsAreAnErrorOnce) {
     });
     const DTensor loss = lab.Loss(1);
     EXPECT_THROW(Backward(loss), std::runtime_error);
+    EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters), 0) << "though the graph lives on";
     // Backward had come to some blocks; sums of the others would lack a micro-batch.
     for (const nn::Parameter& parameter : lab.tower->Parameters())
       EXPECT_FALSE(parameter.HasUnreducedGradient()) << parameter.name();
