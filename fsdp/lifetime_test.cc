@@ -54,6 +54,21 @@ TEST(FullyShardLifetime, AGraphThatIsDroppedAfterItsModel) {
   });
 }
 
+TEST(FullyShardLifetime, AGatheredHandleThatOutlivesItsModuleIsRefusedByBackward) {
+  LabOptions options;
+  options.fsdp.reshard_after_forward = false;
+  OnEachMesh(options, [](Lab& lab) {
+    DTensor kept;
+    lab.block(1).in_forward = [&] { kept = lab.block(1).up.weight().active(); };
+    lab.Loss(0);
+    const DTensor side = Mul(Sum(kept), 0.1);
+    lab.tower.reset();
+    const absl::Status status = Catch([&] { Backward(side); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("and the module is gone"));
+  });
+}
+
 TEST(FullyShardLifetime, ANewModelInThePlaceOfAnOld) {
   ExpectSameOnEachMesh([](Lab& lab, Numbers& seen) {
     for (int i = 0; i < 3; ++i) {
