@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loads a checkpoint into live objects, on any mesh and in any layout.
+//
+//   StateDict state;
+//   state.Merge("model", nn::State(model));          // on meta: created in its shards
+//   state.Merge("optim", optimizer.State());
+//   state.Bind("step", &step);
+//   absl::Status status = checkpoint::Load("run/step-100", state);
+#ifndef SHARDMESH_CHECKPOINT_LOAD_H_
+#define SHARDMESH_CHECKPOINT_LOAD_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "shardmesh/checkpoint/contents.h"
+#include "shardmesh/comm/communicator.h"
+#include "shardmesh/state/state_dict.h"
+
+namespace shardmesh::checkpoint {
+
+struct LoadOptions {
+  /// What the checkpoint lacks stays as it is.
+  bool allow_missing = false;
+  /// What the state lacks is left out.
+  bool allow_unexpected = false;
+  /// Values of another dtype are converted, to nearest.
+  bool allow_cast = false;
+  /// Read each piece that is used as a whole first, and compare its checksum.
+  bool verify = false;
+  /// As SaveOptions::ranks.
+  Communicator* ranks = nullptr;
+};
+
+/// Reads what Save has written, a directory of Hugging Face's, or boxes of PyTorch's distributed
+/// checkpoint (Contents::Open), into the tensors and variables of `state`: tensors in place, those
+/// without values in new memory. Each rank reads the bytes of its own boxes. Names and aliases of
+/// both sides match; an entry with `clear` that the checkpoint lacks is cleared.
+///
+/// Collective over the ranks.
+/// Errors: the same on all ranks, naming the first rank that failed: kInvalidArgument listing all
+///         that is missing, not expected, of another shape, dtype or kind, before anything is
+///         changed; those of Contents::Open; kDataLoss naming file and tensor if a file is not what
+///         the index says or a checksum is wrong; the system's. Tensors are undefined after an error
+///         of reading, and variables as they were.
+absl::Status Load(const std::string& directory, StateDict& state, const LoadOptions& options = {});
+
+/// Reads every byte of a checkpoint and compares headers and checksums, where it has them. Local.
+/// Errors: those of Contents::Open; kDataLoss naming file and tensor.
+absl::Status Verify(const std::string& directory);
+
+}  // namespace shardmesh::checkpoint
+
+#endif  // SHARDMESH_CHECKPOINT_LOAD_H_

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/checkpoint/save.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "nlohmann/json.hpp"
+#include "shardmesh/base/error.h"
+#include "shardmesh/base/quoted.h"
+#include "shardmesh/base/status_macros.h"
+#include "shardmesh/checkpoint/contents.h"
+#include "shardmesh/checkpoint/internal/agreement.h"
+#include "shardmesh/checkpoint/internal/box_runs.h"
+#include "shardmesh/checkpoint/internal/checksum.h"
+#include "shardmesh/checkpoint/internal/share.h"
+#include "shardmesh/checkpoint/internal/state_tensors.h"
+#include "shardmesh/checkpoint/safetensors_writer.h"
+
+namespace shardmesh::checkpoint {
+namespace {
+
+using internal::Agree;
+using internal::GatherTexts;
+using internal::StateTensor;
+using shardmesh::internal::BoxRuns;
+
+constexpr int64_t kBufferBytes = 1 << 20;
+constexpr const char* kDcpShardingInfo = "DCP_SHARDING_INFO";
+
+std::string Shown(std::string_view name) { return Quoted(name, /*max_chars=*/200); }
+
+// A piece of a tensor that this rank writes.
+struct Piece {
+  StateTensor tensor;
+  Box box;  // Of the saved array.
+};
+
+// Bytes of a file, in order: long runs go straight to it, short ones through a buffer.
+class FileWriter {
+ public:
+  FileWriter(OutputFile& file, int64_t offset) : file_(file), offset_(offset) {}
+
+  absl::Status Add(const char* bytes, int64_t count) {
+    checksum_->Add(bytes, static_cast<size_t>(count));
+    if (static_cast<int64_t>(buffer_.size()) + count > kBufferBytes)
+      SHARDMESH_RETURN_IF_ERROR(Flush());
+    if (count >= kBufferBytes) {
+      SHARDMESH_RETURN_IF_ERROR(file_.WriteAt(offset_, bytes, count));
+      offset_ += count;
+      return absl::OkStatus();
+    }
+    buffer_.append(bytes, static_cast<size_t>(count));
+    return absl::OkStatus();
+  }
+
+  absl::Status Flush() {
+    if (buffer_.empty()) return absl::OkStatus();
+    const auto bytes = static_cast<int64_t>(buffer_.size());
+    SHARDMESH_RETURN_IF_ERROR(file_.WriteAt(offset_, buffer_.data(), bytes));
+    offset_ += bytes;
+    buffer_.clear();
+    return absl::OkStatus();
+  }
+
+  /// Of what was added since the last call.
+  uint64_t TakeChecksum() {
+    const uint64_t value = checksum_->value();
+    checksum_ = std::make_unique<internal::Checksum>();
+    return value;
+  }
+
+ private:
+  OutputFile& file_;
+  int64_t offset_;
+  std::string buffer_;
+  std::unique_ptr<internal::Checksum> checksum_ = std::make_unique<internal::Checksum>();
+};
+
+// One rank's part in a save.
+class Saver {
+ public:
+  Saver(std::string directory, const StateDict& state, const SaveOptions& options)
+      : directory_(std::move(directory)),
+        state_(state),
+        options_(options),
+        ranks_(options.ranks != nullptr ? options.ranks : internal::RanksOf(state)),
+        files_(options.files != nullptr ? *options.files : SystemFiles()) {
+    while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
+  }
+
+  absl::Status Run() {
+    SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Plan()));
+    SHARDMESH_RETURN_IF_ERROR(Begin());
+    absl::Status status = Agree(ranks_, WriteFile());
+    if (status.ok()) status = Commit();
+    if (!status.ok() && rank() == 0) files_.RemoveAll(temporary_).IgnoreError();
+    return status;
+  }
+
+ private:
+  int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
+  int num_ranks() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
+  std::string parent() const {
+    const std::string parent = std::filesystem::path(directory_).parent_path().string();
+    return parent.empty() ? "." : parent;
+  }
+
+  // ---- planning ---------------------------------------------------------------------------------
+  absl::Status Plan() {
+    if (directory_.empty()) return absl::InvalidArgumentError("Save: the directory has no name");
+    if (rank() == 0 && !options_.overwrite && files_.Exists(directory_)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("Save: ", Quoted(directory_), " exists (see SaveOptions::overwrite)"));
+    }
+    absl::StatusOr<std::vector<StateTensor>> tensors = internal::TensorsOf(state_);
+    if (!tensors.ok()) return Annotated(tensors.status());
+    internal::ShareMaker shares;
+    std::vector<TensorToWrite> to_write;
+    nlohmann::json offsets = nlohmann::json::object();
+    for (StateTensor& tensor : *tensors) {
+      StoredArray array;
+      array.name = tensor.name;
+      array.aliases = tensor.aliases;
+      array.dtype = tensor.local.dtype();
+      array.file_dtype = SafetensorsName(tensor.local.dtype());
+      array.shape = tensor.region.Extents();
+      array.layout = tensor.layout ? tensor.layout.ToString() : "";
+      const std::optional<Box> share = ShareOf(tensor, shares);
+      if (share) {
+        Box box = *share;
+        for (int d = 0; d < box.num_dims(); ++d) {
+          box.begin[d] -= tensor.region.begin[d];
+          box.end[d] -= tensor.region.begin[d];
+        }
+        array.pieces.push_back({0, box, 0, box.NumElements() * SizeOf(*array.dtype), {}});
+        to_write.push_back({tensor.name, *array.dtype, box.Extents()});
+        offsets[tensor.name] = {
+            {"saved_offsets", std::vector<int64_t>(box.begin.begin(), box.begin.end())}};
+        pieces_.push_back({std::move(tensor), *share});
+      }
+      own_.arrays.push_back(std::move(array));
+    }
+    own_.values = internal::ValuesOf(state_);
+    if (pieces_.empty()) return CheckText();
+    std::map<std::string, std::string> metadata = options_.metadata;
+    metadata.emplace("format", "pt");  // What transformers asks for.
+    try {
+      metadata[kDcpShardingInfo] = offsets.dump();
+    } catch (const nlohmann::json::exception&) {
+      return absl::InvalidArgumentError("Save: the name of a tensor is not UTF-8");
+    }
+    absl::StatusOr<SafetensorsPlan> plan = PlanSafetensors(to_write, metadata);
+    if (!plan.ok()) return Annotated(plan.status());
+    plan_ = *std::move(plan);
+    own_.files.push_back(
+        {absl::StrFormat("shard-%05d-of-%05d.safetensors", rank() + 1, num_ranks()),
+         plan_.file_bytes, internal::ChecksumOf(plan_.header)});
+    size_t next = 0;
+    for (StoredArray& array : own_.arrays) {
+      for (StoredPiece& piece : array.pieces) piece.begin = plan_.begin[next++];
+    }
+    return CheckText();
+  }
+
+  absl::Status CheckText() const { return own_.ToJson().status(); }
+
+  static absl::Status Annotated(const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat("Save: ", status.message()));
+  }
+
+  // A plain tensor is the first rank's.
+  std::optional<Box> ShareOf(const StateTensor& tensor, internal::ShareMaker& shares) const {
+    if (tensor.layout) {
+      return shares.Next(tensor.layout, tensor.mesh.coord(), SizeOf(tensor.local.dtype()),
+                         tensor.region);
+    }
+    return rank() == 0 ? std::optional(tensor.region) : std::nullopt;
+  }
+
+  // ---- writing ----------------------------------------------------------------------------------
+  // A name that no other save has, chosen by the first rank.
+  absl::Status Begin() {
+    absl::Status status;
+    std::string name;
+    if (rank() == 0) {
+      static std::atomic<int> count = 0;
+      name = absl::StrCat(parent(), "/.", std::filesystem::path(directory_).filename().string(),
+                          ".tmp-", absl::ToUnixMicros(absl::Now()), "-", ::getpid(), "-", count++);
+      status = files_.CreateDirectory(name);
+    }
+    SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, status));
+    temporary_ = GatherTexts(ranks_, name)[0];
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteFile() {
+    if (pieces_.empty()) return absl::OkStatus();
+    const std::string path = absl::StrCat(temporary_, "/", own_.files[0].name);
+    SHARDMESH_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> file, files_.CreateFile(path));
+    FileWriter writer(*file, 0);
+    SHARDMESH_RETURN_IF_ERROR(
+        writer.Add(plan_.header.data(), static_cast<int64_t>(plan_.header.size())));
+    writer.TakeChecksum();
+    // In the order of the file.
+    std::vector<size_t> order(pieces_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+      return std::pair(plan_.begin[a], a) < std::pair(plan_.begin[b], b);
+    });
+    std::vector<uint64_t> checksums(pieces_.size());
+    for (size_t i : order) {
+      SHARDMESH_RETURN_IF_ERROR(WritePiece(pieces_[i], writer));
+      checksums[i] = writer.TakeChecksum();
+    }
+    SHARDMESH_RETURN_IF_ERROR(writer.Flush());
+    if (options_.sync) SHARDMESH_RETURN_IF_ERROR(file->Sync());
+    SHARDMESH_RETURN_IF_ERROR(file->Close());
+    size_t next = 0;
+    for (StoredArray& array : own_.arrays) {
+      for (StoredPiece& piece : array.pieces) piece.checksum = checksums[next++];
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status WritePiece(const Piece& piece, FileWriter& writer) {
+    if (piece.box.IsEmpty()) return absl::OkStatus();
+    const Tensor& local = piece.tensor.local;
+    const int64_t element_bytes = SizeOf(local.dtype());
+    const char* const data = static_cast<const char*>(local.raw_data());
+    BoxRuns runs(local.shape(), Relative(piece.box, piece.tensor.local_box));
+    const int64_t run_bytes = runs.run_elements() * element_bytes;
+    while (const std::optional<int64_t> first = runs.Next())
+      SHARDMESH_RETURN_IF_ERROR(writer.Add(data + *first * element_bytes, run_bytes));
+    return absl::OkStatus();
+  }
+
+  // ---- the end ----------------------------------------------------------------------------------
+  absl::Status Commit() {
+    absl::StatusOr<std::string> json = own_.ToJson();
+    const std::vector<std::string> all = GatherTexts(ranks_, json.ok() ? *json : "");
+    absl::Status status;
+    if (rank() == 0) status = CommitAll(all);
+    return Agree(ranks_, status);
+  }
+
+  // By the first rank.
+  absl::Status CommitAll(const std::vector<std::string>& all) {
+    SHARDMESH_ASSIGN_OR_RETURN(const Contents contents, Merged(all));
+    SHARDMESH_ASSIGN_OR_RETURN(const std::string json, contents.ToJson());
+    const std::string text = internal::WithChecksum(json);
+    SHARDMESH_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> file,
+                               files_.CreateFile(absl::StrCat(temporary_, "/", kIndexName)));
+    SHARDMESH_RETURN_IF_ERROR(file->WriteAt(0, text.data(), static_cast<int64_t>(text.size())));
+    if (options_.sync) SHARDMESH_RETURN_IF_ERROR(file->Sync());
+    SHARDMESH_RETURN_IF_ERROR(file->Close());
+    if (options_.sync) SHARDMESH_RETURN_IF_ERROR(files_.SyncDirectory(temporary_));
+    if (options_.overwrite && files_.Exists(directory_)) {
+      SHARDMESH_RETURN_IF_ERROR(files_.Exchange(temporary_, directory_));
+    } else {
+      SHARDMESH_RETURN_IF_ERROR(files_.Rename(temporary_, directory_));
+    }
+    // From here on the new one is there; what the temporary name has now is the old one.
+    if (options_.sync) SHARDMESH_RETURN_IF_ERROR(files_.SyncDirectory(parent()));
+    files_.RemoveAll(temporary_).IgnoreError();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Contents> Merged(const std::vector<std::string>& all) const {
+    Contents merged;
+    std::unordered_map<std::string, size_t> index;
+    for (size_t r = 0; r < all.size(); ++r) {
+      SHARDMESH_ASSIGN_OR_RETURN(Contents part, Contents::FromJson(all[r]));
+      const int first_file = static_cast<int>(merged.files.size());
+      merged.files.insert(merged.files.end(), part.files.begin(), part.files.end());
+      for (StoredArray& array : part.arrays) {
+        for (StoredPiece& piece : array.pieces) piece.file += first_file;
+        const auto [it, is_new] = index.emplace(array.name, merged.arrays.size());
+        if (is_new) {
+          merged.arrays.push_back(std::move(array));
+          continue;
+        }
+        StoredArray& known = merged.arrays[it->second];
+        if (known.dtype != array.dtype || !(known.shape == array.shape)) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "Save: tensor ", Shown(array.name), " is ", known.file_dtype, known.shape.ToString(),
+              ", and on rank ", r, " ", array.file_dtype, array.shape.ToString()));
+        }
+        known.pieces.insert(known.pieces.end(), array.pieces.begin(), array.pieces.end());
+      }
+      if (r == 0) merged.values = part.values;
+      SHARDMESH_RETURN_IF_ERROR(CheckSameValues(merged, part, r));
+    }
+    SHARDMESH_RETURN_IF_ERROR(merged.Check());
+    return merged;
+  }
+
+  static absl::Status CheckSameValues(const Contents& first, const Contents& other, size_t rank) {
+    for (size_t i = 0; i < std::max(first.values.size(), other.values.size()); ++i) {
+      Contents a, b;
+      if (i < first.values.size()) a.values = {first.values[i]};
+      if (i < other.values.size()) b.values = {other.values[i]};
+      SHARDMESH_ASSIGN_OR_RETURN(const std::string of_first, a.ToJson());
+      SHARDMESH_ASSIGN_OR_RETURN(const std::string of_other, b.ToJson());
+      if (of_first == of_other) continue;
+      const auto& named = a.values.empty() ? b.values[0] : a.values[0];
+      return absl::InvalidArgumentError(absl::StrCat(
+          "Save: value ", Shown(named.first), " is another on rank ", rank, " than on rank 0"));
+    }
+    return absl::OkStatus();
+  }
+
+  std::string directory_;
+  const StateDict& state_;
+  const SaveOptions& options_;
+  Communicator* ranks_;
+  FileSystem& files_;
+  std::vector<Piece> pieces_;
+  SafetensorsPlan plan_;
+  Contents own_;  // All arrays, with the pieces of this rank.
+  std::string temporary_;
+};
+
+}  // namespace
+
+absl::Status Save(const std::string& directory, const StateDict& state,
+                  const SaveOptions& options) {
+  return Saver(directory, state, options).Run();
+}
+
+}  // namespace shardmesh::checkpoint
