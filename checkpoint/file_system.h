@@ -26,8 +26,8 @@ class OutputFile {
   virtual absl::Status Close() = 0;
 };
 
-/// Thread-safe. Errors: the system's (kNotFound, kPermissionDenied, kResourceExhausted, ...), naming
-/// the path.
+/// Thread-safe. Errors: the system's (kNotFound, kPermissionDenied, kResourceExhausted, ...); they
+/// name the path.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;

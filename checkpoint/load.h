@@ -41,8 +41,8 @@ struct LoadOptions {
 /// Errors: the same on all ranks, naming the first rank that failed: kInvalidArgument listing all
 ///         that is missing, not expected, of another shape, dtype or kind, before anything is
 ///         changed; those of Contents::Open; kDataLoss naming file and tensor if a file is not what
-///         the index says or a checksum is wrong; the system's. Tensors are undefined after an error
-///         of reading, and variables as they were.
+///         the index says or a checksum is wrong; the system's. After an error of
+///         reading tensors are undefined, and variables as they were.
 absl::Status Load(const std::string& directory, StateDict& state, const LoadOptions& options = {});
 
 /// Reads every byte of a checkpoint and compares headers and checksums, where it has them. Local.

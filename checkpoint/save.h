@@ -23,7 +23,8 @@
 namespace shardmesh::checkpoint {
 
 struct SaveOptions {
-  /// Replace a checkpoint that is there, in one step, once the new one is whole. Else it is an error.
+  /// Replace a checkpoint that is there, in one step, once the new one is whole. Else it is an
+  /// error.
   bool overwrite = false;
   /// Wait until all is on the device, so that it survives a loss of power.
   bool sync = true;
@@ -39,14 +40,14 @@ struct SaveOptions {
 /// Writes `directory`, whose parent exists and which all ranks reach, and returns once it is whole.
 /// Until then it is not there (or the old one is): the files are written under another name,
 /// ".<name>.tmp-<number>" beside it, and renamed in one step. Each box of a tensor is written once;
-/// its replicas share the bytes. Tensors without values (UnsetTensor) are left out. Memory: a buffer
-/// of 1 MiB a rank.
+/// its replicas share the bytes. Tensors without values (UnsetTensor) are left out. Memory: 1 MiB a
+/// rank.
 ///
 /// Collective over the ranks; they pass the same directory, options, names and plain values.
 /// Errors: the same on all ranks, naming the first rank that failed: kAlreadyExists;
-///         kInvalidArgument naming a tensor that is Partial, not on the CPU or has no values, a name
-///         that is not UTF-8, or a plain value in which ranks differ; the system's. Whatever was
-///         there before is as it was; what has been written is removed as far as possible.
+///         kInvalidArgument naming a tensor that is Partial, not on the CPU or without values, a
+///         name that is not UTF-8, or a plain value in which ranks differ; the system's.
+///         What was there before is as it was; what has been written is removed if possible.
 absl::Status Save(const std::string& directory, const StateDict& state,
                   const SaveOptions& options = {});
 

@@ -29,7 +29,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// ---- tensors that a mesh splits in its own way ----------------------------------------------------
+// ---- tensors that a mesh splits in its own way -------------------------------------------------
 
 struct Sample {
   std::string name;
@@ -323,7 +323,7 @@ TEST(SaveLoad, OneProcessWithoutAMeshReadsPlainTensors) {
   }
 }
 
-// ---- what must be refused -------------------------------------------------------------------------
+// ---- what must be refused ----------------------------------------------------------------------
 
 TEST(Save, RefusesWhatIsThereAndReplacesItWhereAsked) {
   const std::string path = PathOf("there");
@@ -445,7 +445,7 @@ TEST(Load, KnowsTiedTensorsByAnyName) {
   });
 }
 
-// ---- damage ---------------------------------------------------------------------------------------
+// ---- damage -------------------------------------------------------------------------------------
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -4,6 +4,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/checkpoint.h"
 #include "shardmesh/dtensor/ops.h"
+#include "shardmesh/state/state_dict.h"
 
 namespace shardmesh::nn {
 
@@ -23,6 +24,15 @@ Outputs Dropout::Forward(const Inputs& inputs) {
     return RandomKey{.seed = *seed_, .stream = RandomStreamOf(name, /*salt=*/calls_++)};
   });
   return shardmesh::Dropout(inputs[0], p_, key);
+}
+
+void Dropout::AddOwnState(StateDict& state) {
+  StateEntry seed;
+  seed.name = "seed";
+  seed.get = [this] { return StateValue(static_cast<int64_t>(seed_.value_or(0))); };
+  seed.set = [this](StateValue value) { seed_ = static_cast<uint64_t>(std::get<int64_t>(value)); };
+  state.Add(std::move(seed));
+  state.Bind("calls", &calls_);
 }
 
 void Dropout::Reseed(uint64_t seed) {

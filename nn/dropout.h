@@ -28,6 +28,8 @@ class Dropout : public Module {
  protected:
   Outputs Forward(const Inputs& inputs) override;
   void Reseed(uint64_t seed) override;
+  /// "seed" and "calls".
+  void AddOwnState(StateDict& state) override;
 
  private:
   double p_;

@@ -25,6 +25,10 @@
 #include "shardmesh/nn/inputs.h"
 #include "shardmesh/nn/parameter.h"
 
+namespace shardmesh {
+class StateDict;
+}
+
 namespace shardmesh::nn {
 
 /// Belongs to one rank. Not copyable or movable: parents and hooks hold its address.
@@ -157,6 +161,9 @@ class Module {
   virtual std::string Describe() const;
   /// Called by Initialize; for layers that draw random numbers.
   virtual void Reseed(uint64_t /*seed*/) {}
+  /// Adds what this module alone must keep beside parameters and buffers, such as counters, under
+  /// local names (nn/state.h).
+  virtual void AddOwnState(StateDict& /*state*/) {}
   /// Names must be non-empty, unique within a module and without '.'.
   /// Errors: throws Error(kInvalidArgument) naming the name otherwise.
   Parameter RegisterParameter(std::string name, const Dims& shape, DType dtype, Init init);
@@ -169,6 +176,8 @@ class Module {
                         Init init = Init::Constant(0), bool is_persistent = true);
 
  private:
+  friend StateDict State(Module& module);
+
   const Module& Outermost() const;
   void NameParameters() const;
   void CheckNewName(std::string_view name) const;

@@ -20,8 +20,8 @@ class PieceFiles {
   /// `contents` must outlive it.
   explicit PieceFiles(const Contents& contents) : contents_(contents) {}
 
-  /// The elements of `box` (of the array) that the piece has, into `out`, a contiguous tensor of the
-  /// box's extents on the CPU.
+  /// The elements of `box` (of the array), which lies within the piece, into `out`, a contiguous
+  /// tensor of the box's extents on the CPU.
   /// Errors: kDataLoss if the file is not what the contents say; those of SafetensorsFile.
   absl::Status Read(const StoredArray& array, const StoredPiece& piece, const Box& box,
                     Tensor& out);

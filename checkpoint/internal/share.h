@@ -27,7 +27,7 @@ class ShareMaker {
                           const Box& region);
 
  private:
-  /// By the axes along which they are replicas: bytes given to each, all boxes taken as the largest.
+  /// By the axes along which they are replicas: bytes given to each, boxes counted as the largest.
   std::map<std::vector<int>, std::vector<int64_t>> given_;
 };
 
