@@ -54,6 +54,12 @@ class SystemFile final : public OutputFile {
     return absl::OkStatus();
   }
 
+  absl::Status Resize(int64_t bytes) override {
+    if (Retried([&] { return ::ftruncate(descriptor_, bytes); }) < 0)
+      return SystemError("resize", path_);
+    return absl::OkStatus();
+  }
+
   absl::Status Sync() override {
     if (Retried([&] { return ::fsync(descriptor_); }) < 0) return SystemError("sync", path_);
     return absl::OkStatus();
@@ -77,6 +83,12 @@ class OperatingSystem final : public FileSystem {
     const int descriptor = Retried(
         [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
     if (descriptor < 0) return SystemError("create", path);
+    return std::make_unique<SystemFile>(path, descriptor);
+  }
+
+  absl::StatusOr<std::unique_ptr<OutputFile>> OpenFile(const std::string& path) override {
+    const int descriptor = Retried([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC); });
+    if (descriptor < 0) return SystemError("open", path);
     return std::make_unique<SystemFile>(path, descriptor);
   }
 

@@ -15,12 +15,14 @@
 
 namespace shardmesh::checkpoint {
 
-/// A new file. Errors name the path and the system's reason.
+/// A file to be written. Errors name the path and the system's reason.
 class OutputFile {
  public:
   virtual ~OutputFile() = default;  ///< Closes; errors are lost then.
   /// Writes all `bytes` bytes.
   virtual absl::Status WriteAt(int64_t offset, const void* source, int64_t bytes) = 0;
+  /// Sets the length; what is new is zero.
+  virtual absl::Status Resize(int64_t bytes) = 0;
   /// Returns once the content is on the device.
   virtual absl::Status Sync() = 0;
   virtual absl::Status Close() = 0;
@@ -33,6 +35,8 @@ class FileSystem {
   virtual ~FileSystem() = default;
   /// kAlreadyExists if there is one.
   virtual absl::StatusOr<std::unique_ptr<OutputFile>> CreateFile(const std::string& path) = 0;
+  /// To write into a file that is there.
+  virtual absl::StatusOr<std::unique_ptr<OutputFile>> OpenFile(const std::string& path) = 0;
   /// kAlreadyExists if there is one; kNotFound if its parent is not there.
   virtual absl::Status CreateDirectory(const std::string& path) = 0;
   /// Names in it are on the device after that.

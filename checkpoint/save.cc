@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/checkpoint/save.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -15,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "shardmesh/base/error.h"
 #include "shardmesh/base/quoted.h"
@@ -24,6 +19,8 @@
 #include "shardmesh/checkpoint/internal/agreement.h"
 #include "shardmesh/checkpoint/internal/box_runs.h"
 #include "shardmesh/checkpoint/internal/checksum.h"
+#include "shardmesh/checkpoint/internal/file_writer.h"
+#include "shardmesh/checkpoint/internal/new_directory.h"
 #include "shardmesh/checkpoint/internal/share.h"
 #include "shardmesh/checkpoint/internal/state_tensors.h"
 #include "shardmesh/checkpoint/safetensors_writer.h"
@@ -36,7 +33,6 @@ using internal::GatherTexts;
 using internal::StateTensor;
 using shardmesh::internal::BoxRuns;
 
-constexpr int64_t kBufferBytes = 1 << 20;
 constexpr const char* kDcpShardingInfo = "DCP_SHARDING_INFO";
 
 std::string Shown(std::string_view name) { return Quoted(name, /*max_chars=*/200); }
@@ -47,83 +43,30 @@ struct Piece {
   Box box;  // Of the saved array.
 };
 
-// Bytes of a file, in order: long runs go straight to it, short ones through a buffer.
-class FileWriter {
- public:
-  FileWriter(OutputFile& file, int64_t offset) : file_(file), offset_(offset) {}
-
-  absl::Status Add(const char* bytes, int64_t count) {
-    checksum_->Add(bytes, static_cast<size_t>(count));
-    if (static_cast<int64_t>(buffer_.size()) + count > kBufferBytes)
-      SHARDMESH_RETURN_IF_ERROR(Flush());
-    if (count >= kBufferBytes) {
-      SHARDMESH_RETURN_IF_ERROR(file_.WriteAt(offset_, bytes, count));
-      offset_ += count;
-      return absl::OkStatus();
-    }
-    buffer_.append(bytes, static_cast<size_t>(count));
-    return absl::OkStatus();
-  }
-
-  absl::Status Flush() {
-    if (buffer_.empty()) return absl::OkStatus();
-    const auto bytes = static_cast<int64_t>(buffer_.size());
-    SHARDMESH_RETURN_IF_ERROR(file_.WriteAt(offset_, buffer_.data(), bytes));
-    offset_ += bytes;
-    buffer_.clear();
-    return absl::OkStatus();
-  }
-
-  /// Of what was added since the last call.
-  uint64_t TakeChecksum() {
-    const uint64_t value = checksum_->value();
-    checksum_ = std::make_unique<internal::Checksum>();
-    return value;
-  }
-
- private:
-  OutputFile& file_;
-  int64_t offset_;
-  std::string buffer_;
-  std::unique_ptr<internal::Checksum> checksum_ = std::make_unique<internal::Checksum>();
-};
-
 // One rank's part in a save.
 class Saver {
  public:
   Saver(std::string directory, const StateDict& state, const SaveOptions& options)
-      : directory_(std::move(directory)),
-        state_(state),
+      : state_(state),
         options_(options),
         ranks_(options.ranks != nullptr ? options.ranks : internal::RanksOf(state)),
-        files_(options.files != nullptr ? *options.files : SystemFiles()) {
-    while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
-  }
+        directory_(std::move(directory), ranks_,
+                   options.files != nullptr ? *options.files : SystemFiles(), options.overwrite,
+                   options.sync) {}
 
   absl::Status Run() {
     SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Plan()));
-    SHARDMESH_RETURN_IF_ERROR(Begin());
-    absl::Status status = Agree(ranks_, WriteFile());
-    if (status.ok()) status = Commit();
-    if (!status.ok() && rank() == 0) files_.RemoveAll(temporary_).IgnoreError();
-    return status;
+    return directory_.Fill([this]() -> absl::Status {
+      SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, WriteFile()));
+      return WriteIndex();
+    });
   }
 
  private:
   int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
   int num_ranks() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
-  std::string parent() const {
-    const std::string parent = std::filesystem::path(directory_).parent_path().string();
-    return parent.empty() ? "." : parent;
-  }
-
   // ---- planning ---------------------------------------------------------------------------------
   absl::Status Plan() {
-    if (directory_.empty()) return absl::InvalidArgumentError("Save: the directory has no name");
-    if (rank() == 0 && !options_.overwrite && files_.Exists(directory_)) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("Save: ", Quoted(directory_), " exists (see SaveOptions::overwrite)"));
-    }
     absl::StatusOr<std::vector<StateTensor>> tensors = internal::TensorsOf(state_);
     if (!tensors.ok()) return Annotated(tensors.status());
     internal::ShareMaker shares;
@@ -190,26 +133,12 @@ class Saver {
   }
 
   // ---- writing ----------------------------------------------------------------------------------
-  // A name that no other save has, chosen by the first rank.
-  absl::Status Begin() {
-    absl::Status status;
-    std::string name;
-    if (rank() == 0) {
-      static std::atomic<int> count = 0;
-      name = absl::StrCat(parent(), "/.", std::filesystem::path(directory_).filename().string(),
-                          ".tmp-", absl::ToUnixMicros(absl::Now()), "-", ::getpid(), "-", count++);
-      status = files_.CreateDirectory(name);
-    }
-    SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, status));
-    temporary_ = GatherTexts(ranks_, name)[0];
-    return absl::OkStatus();
-  }
-
   absl::Status WriteFile() {
     if (pieces_.empty()) return absl::OkStatus();
-    const std::string path = absl::StrCat(temporary_, "/", own_.files[0].name);
-    SHARDMESH_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> file, files_.CreateFile(path));
-    FileWriter writer(*file, 0);
+    SHARDMESH_ASSIGN_OR_RETURN(
+        const std::unique_ptr<OutputFile> file,
+        directory_.files().CreateFile(directory_.FilePath(own_.files[0].name)));
+    internal::FileWriter writer(*file, 0);
     SHARDMESH_RETURN_IF_ERROR(
         writer.Add(plan_.header.data(), static_cast<int64_t>(plan_.header.size())));
     writer.TakeChecksum();
@@ -234,7 +163,7 @@ class Saver {
     return absl::OkStatus();
   }
 
-  static absl::Status WritePiece(const Piece& piece, FileWriter& writer) {
+  static absl::Status WritePiece(const Piece& piece, internal::FileWriter& writer) {
     if (piece.box.IsEmpty()) return absl::OkStatus();
     const Tensor& local = piece.tensor.local;
     const int64_t element_bytes = SizeOf(local.dtype());
@@ -247,34 +176,13 @@ class Saver {
   }
 
   // ---- the end ----------------------------------------------------------------------------------
-  absl::Status Commit() {
-    absl::StatusOr<std::string> json = own_.ToJson();
-    const std::vector<std::string> all = GatherTexts(ranks_, json.ok() ? *json : "");
-    absl::Status status;
-    if (rank() == 0) status = CommitAll(all);
-    return Agree(ranks_, status);
-  }
-
-  // By the first rank.
-  absl::Status CommitAll(const std::vector<std::string>& all) {
+  absl::Status WriteIndex() {
+    absl::StatusOr<std::string> own = own_.ToJson();
+    const std::vector<std::string> all = GatherTexts(ranks_, own.ok() ? *own : "");
+    if (!directory_.is_first_rank()) return absl::OkStatus();
     SHARDMESH_ASSIGN_OR_RETURN(const Contents contents, Merged(all));
     SHARDMESH_ASSIGN_OR_RETURN(const std::string json, contents.ToJson());
-    const std::string text = internal::WithChecksum(json);
-    SHARDMESH_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> file,
-                               files_.CreateFile(absl::StrCat(temporary_, "/", kIndexName)));
-    SHARDMESH_RETURN_IF_ERROR(file->WriteAt(0, text.data(), static_cast<int64_t>(text.size())));
-    if (options_.sync) SHARDMESH_RETURN_IF_ERROR(file->Sync());
-    SHARDMESH_RETURN_IF_ERROR(file->Close());
-    if (options_.sync) SHARDMESH_RETURN_IF_ERROR(files_.SyncDirectory(temporary_));
-    if (options_.overwrite && files_.Exists(directory_)) {
-      SHARDMESH_RETURN_IF_ERROR(files_.Exchange(temporary_, directory_));
-    } else {
-      SHARDMESH_RETURN_IF_ERROR(files_.Rename(temporary_, directory_));
-    }
-    // From here on the new one is there; what the temporary name has now is the old one.
-    if (options_.sync) SHARDMESH_RETURN_IF_ERROR(files_.SyncDirectory(parent()));
-    files_.RemoveAll(temporary_).IgnoreError();
-    return absl::OkStatus();
+    return directory_.WriteText(kIndexName, internal::WithChecksum(json));
   }
 
   absl::StatusOr<Contents> Merged(const std::vector<std::string>& all) const {
@@ -321,15 +229,13 @@ class Saver {
     return absl::OkStatus();
   }
 
-  std::string directory_;
   const StateDict& state_;
   const SaveOptions& options_;
   Communicator* ranks_;
-  FileSystem& files_;
+  internal::NewDirectory directory_;
   std::vector<Piece> pieces_;
   SafetensorsPlan plan_;
   Contents own_;  // All arrays, with the pieces of this rank.
-  std::string temporary_;
 };
 
 }  // namespace

@@ -30,6 +30,9 @@ class FailingFiles::File final : public OutputFile {
       file_->WriteAt(offset, source, bytes / 2).IgnoreError();
     return Error(files_.failure_, "write to " + path_);
   }
+  absl::Status Resize(int64_t bytes) override {
+    return files_.IsNext() ? Error(files_.failure_, "resize " + path_) : file_->Resize(bytes);
+  }
   absl::Status Sync() override {
     return files_.IsNext() ? Error(files_.failure_, "sync " + path_) : file_->Sync();
   }
@@ -50,6 +53,13 @@ absl::Status FailingFiles::Next(const std::string& what) {
 absl::StatusOr<std::unique_ptr<OutputFile>> FailingFiles::CreateFile(const std::string& path) {
   if (const absl::Status status = Next("create " + path); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<OutputFile>> file = SystemFiles().CreateFile(path);
+  if (!file.ok()) return file.status();
+  return std::make_unique<File>(*this, path, *std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<OutputFile>> FailingFiles::OpenFile(const std::string& path) {
+  if (const absl::Status status = Next("open " + path); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<OutputFile>> file = SystemFiles().OpenFile(path);
   if (!file.ok()) return file.status();
   return std::make_unique<File>(*this, path, *std::move(file));
 }

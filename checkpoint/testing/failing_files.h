@@ -32,6 +32,7 @@ class FailingFiles final : public FileSystem {
   bool has_failed() const { return left_ < 0; }
 
   absl::StatusOr<std::unique_ptr<OutputFile>> CreateFile(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<OutputFile>> OpenFile(const std::string& path) override;
   absl::Status CreateDirectory(const std::string& path) override;
   absl::Status SyncDirectory(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/checkpoint/export.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "shardmesh/base/quoted.h"
+#include "shardmesh/base/status_macros.h"
+#include "shardmesh/checkpoint/internal/agreement.h"
+#include "shardmesh/checkpoint/internal/box_runs.h"
+#include "shardmesh/checkpoint/internal/file_writer.h"
+#include "shardmesh/checkpoint/internal/new_directory.h"
+#include "shardmesh/checkpoint/internal/share.h"
+#include "shardmesh/checkpoint/internal/state_tensors.h"
+#include "shardmesh/checkpoint/safetensors_writer.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh::checkpoint {
+namespace {
+
+using internal::Agree;
+using internal::StateTensor;
+using shardmesh::internal::BoxRuns;
+
+constexpr const char* kWeightsIndex = "model.safetensors.index.json";
+
+// A file of the export, with the tensors of it.
+struct ExportFile {
+  std::string name;
+  std::vector<size_t> tensors;
+  SafetensorsPlan plan;
+};
+
+class Exporter {
+ public:
+  Exporter(std::string directory, const StateDict& state, const ExportOptions& options)
+      : state_(state),
+        options_(options),
+        ranks_(options.save.ranks != nullptr ? options.save.ranks : internal::RanksOf(state)),
+        directory_(std::move(directory), ranks_,
+                   options.save.files != nullptr ? *options.save.files : SystemFiles(),
+                   options.save.overwrite, options.save.sync) {}
+
+  absl::Status Run() {
+    SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Plan()));
+    return directory_.Fill([this]() -> absl::Status {
+      // Each file has its length before any rank writes into it.
+      SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Create()));
+      for (const ExportFile& file : files_) SHARDMESH_RETURN_IF_ERROR(Write(file));
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  DType SavedDType(const StateTensor& tensor) const {
+    return options_.dtype && IsFloating(tensor.dtype) ? *options_.dtype : tensor.dtype;
+  }
+  int64_t SavedBytes(size_t i) const {
+    return tensors_[i].region.NumElements() * SizeOf(SavedDType(tensors_[i]));
+  }
+
+  // The same on all ranks: it needs only shapes and dtypes.
+  absl::Status Plan() {
+    if (options_.dtype && !IsFloating(*options_.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat("ExportHuggingFace: dtype ",
+                                                     std::string(Name(*options_.dtype)),
+                                                     " is not floating-point"));
+    }
+    SHARDMESH_ASSIGN_OR_RETURN(tensors_, internal::TensorsOf(state_));
+    internal::ShareMaker shares;
+    int64_t bytes = 0;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const StateTensor& tensor = tensors_[i];
+      if (files_.empty() || bytes + SavedBytes(i) > options_.max_file_bytes) {
+        files_.emplace_back();
+        bytes = 0;
+      }
+      bytes += SavedBytes(i);
+      files_.back().tensors.push_back(i);
+      std::optional<Box> share;
+      if (tensor.layout) {
+        share =
+            shares.Next(tensor.layout, tensor.mesh.coord(), SizeOf(tensor.dtype), tensor.region);
+      } else if (directory_.is_first_rank()) {
+        share = tensor.region;
+      }
+      shares_.push_back(share);
+    }
+    if (files_.empty()) files_.emplace_back();
+    std::map<std::string, std::string> metadata = options_.save.metadata;
+    metadata.emplace("format", "pt");  // What transformers asks for.
+    for (size_t f = 0; f < files_.size(); ++f) {
+      ExportFile& file = files_[f];
+      file.name = files_.size() == 1
+                      ? "model.safetensors"
+                      : absl::StrFormat("model-%05d-of-%05d.safetensors", f + 1, files_.size());
+      std::vector<TensorToWrite> to_write;
+      for (size_t i : file.tensors) {
+        to_write.push_back(
+            {tensors_[i].name, SavedDType(tensors_[i]), tensors_[i].region.Extents()});
+      }
+      SHARDMESH_ASSIGN_OR_RETURN(file.plan, PlanSafetensors(to_write, metadata));
+    }
+    return CheckTexts();
+  }
+
+  absl::Status CheckTexts() const {
+    for (const auto& [name, text] : options_.texts) {
+      const bool is_taken =
+          name == kWeightsIndex || std::any_of(files_.begin(), files_.end(),
+                                               [&](const auto& file) { return file.name == name; });
+      if (is_taken || name.empty() || name.find('/') != std::string::npos) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("ExportHuggingFace: ", Quoted(name), " is no name for a further file"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // By the first rank: all files, with their headers.
+  absl::Status Create() const {
+    if (!directory_.is_first_rank()) return absl::OkStatus();
+    for (const ExportFile& file : files_) {
+      SHARDMESH_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> out,
+                                 directory_.files().CreateFile(directory_.FilePath(file.name)));
+      SHARDMESH_RETURN_IF_ERROR(out->Resize(file.plan.file_bytes));
+      SHARDMESH_RETURN_IF_ERROR(
+          out->WriteAt(0, file.plan.header.data(), static_cast<int64_t>(file.plan.header.size())));
+      SHARDMESH_RETURN_IF_ERROR(out->Close());
+    }
+    if (files_.size() > 1)
+      SHARDMESH_RETURN_IF_ERROR(directory_.WriteText(kWeightsIndex, WeightsIndex()));
+    for (const auto& [name, text] : options_.texts)
+      SHARDMESH_RETURN_IF_ERROR(directory_.WriteText(name, text));
+    return absl::OkStatus();
+  }
+
+  std::string WeightsIndex() const {
+    nlohmann::json map = nlohmann::json::object();
+    int64_t bytes = 0;
+    for (const ExportFile& file : files_) {
+      for (size_t i : file.tensors) {
+        map[tensors_[i].name] = file.name;
+        bytes += SavedBytes(i);
+      }
+    }
+    const nlohmann::json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
+    return index.dump(2) + "\n";
+  }
+
+  // This rank's boxes of one file. Local. The first rank syncs what it has created, too.
+  absl::Status Write(const ExportFile& file) const {
+    const bool has_any = std::any_of(file.tensors.begin(), file.tensors.end(), [&](size_t i) {
+      return shares_[i] && !shares_[i]->IsEmpty();
+    });
+    if (!has_any && !directory_.is_first_rank()) return absl::OkStatus();
+    SHARDMESH_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> out,
+                               directory_.files().OpenFile(directory_.FilePath(file.name)));
+    internal::FileWriter writer(*out, 0);
+    for (size_t k = 0; k < file.tensors.size(); ++k) {
+      const size_t i = file.tensors[k];
+      if (!shares_[i] || shares_[i]->IsEmpty()) continue;
+      SHARDMESH_RETURN_IF_ERROR(WriteBox(tensors_[i], *shares_[i], file.plan.begin[k], writer));
+    }
+    SHARDMESH_RETURN_IF_ERROR(writer.Flush());
+    if (options_.save.sync) SHARDMESH_RETURN_IF_ERROR(out->Sync());
+    return out->Close();
+  }
+
+  // The runs of the box in the local tensor are each one or several of those in the file.
+  absl::Status WriteBox(const StateTensor& tensor, const Box& box, int64_t begin,
+                        internal::FileWriter& writer) const {
+    const DType dtype = SavedDType(tensor);
+    ExecutionContext context;
+    Tensor local = tensor.local;
+    if (dtype != tensor.dtype) {
+      local = Tensor::Empty(context, tensor.local.shape(), dtype);
+      ops::Copy(context, tensor.local, local);
+    }
+    const int64_t element_bytes = SizeOf(dtype);
+    BoxRuns in_local(local.shape(), Relative(box, tensor.local_box));
+    BoxRuns in_file(tensor.region.Extents(), Relative(box, tensor.region));
+    const auto* const data = static_cast<const char*>(local.raw_data());
+    const int64_t file_run = in_file.run_elements();
+    while (const std::optional<int64_t> first = in_local.Next()) {
+      for (int64_t done = 0; done < in_local.run_elements(); done += file_run) {
+        SHARDMESH_RETURN_IF_ERROR(writer.SeekTo(begin + *in_file.Next() * element_bytes));
+        SHARDMESH_RETURN_IF_ERROR(
+            writer.Add(data + (*first + done) * element_bytes, file_run * element_bytes));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const StateDict& state_;
+  const ExportOptions& options_;
+  Communicator* ranks_;
+  internal::NewDirectory directory_;
+  std::vector<StateTensor> tensors_;
+  std::vector<std::optional<Box>> shares_;  // Of each tensor, what this rank writes.
+  std::vector<ExportFile> files_;
+};
+
+}  // namespace
+
+absl::Status ExportHuggingFace(const std::string& directory, const StateDict& state,
+                               const ExportOptions& options) {
+  return Exporter(directory, state, options).Run();
+}
+
+}  // namespace shardmesh::checkpoint
