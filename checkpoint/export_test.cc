@@ -104,8 +104,9 @@ TEST(Export, HasTheBytesOfOneRankOnEveryMesh) {
   std::vector<std::string> names;
   for (const auto& [name, bytes] : FilesIn(folder + "/one-1")) names.push_back(name);
   EXPECT_THAT(names,
-              ElementsAre("config.json", "model-00001-of-00002.safetensors",
-                          "model-00002-of-00002.safetensors", "model.safetensors.index.json"));
+              ElementsAre("config.json", "model-00001-of-00003.safetensors",
+                          "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors",
+                          "model.safetensors.index.json"));
 }
 
 TEST(Export, IsReadAsAModelAndAsAState) {
