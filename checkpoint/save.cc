@@ -2,15 +2,19 @@
 #include "shardmesh/checkpoint/save.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "shardmesh/base/error.h"
 #include "shardmesh/base/quoted.h"
@@ -40,7 +44,8 @@ std::string Shown(std::string_view name) { return Quoted(name, /*max_chars=*/200
 // A piece of a tensor that this rank writes.
 struct Piece {
   StateTensor tensor;
-  Box box;  // Of the saved array.
+  Box box;                       // Of the saved array.
+  const char* staged = nullptr;  // A copy of its bytes, in place of the tensor.
 };
 
 // One rank's part in a save.
@@ -54,12 +59,64 @@ class Saver {
                    options.files != nullptr ? *options.files : SystemFiles(), options.overwrite,
                    options.sync) {}
 
-  absl::Status Run() {
+  // Collective, as is End().
+  absl::Status Begin() {
     SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Plan()));
-    return directory_.Fill([this]() -> absl::Status {
-      SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, WriteFile()));
-      return WriteIndex();
+    return directory_.Begin();
+  }
+  absl::Status End(const absl::Status& of_write) {
+    absl::Status status = Agree(ranks_, of_write);
+    if (status.ok()) status = WriteIndex();
+    return directory_.End(status);
+  }
+
+  // From here on what is written is a copy in `buffer`.
+  void Stage(std::vector<char>& buffer) {
+    int64_t bytes = 0;
+    for (const Piece& piece : pieces_) bytes += BytesOf(piece);
+    if (static_cast<int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<size_t>(bytes));
+    char* next = buffer.data();
+    for (Piece& piece : pieces_) {
+      ForEachRun(piece, [&](const char* run, int64_t run_bytes) {
+        std::memcpy(next, run, static_cast<size_t>(run_bytes));
+        next += run_bytes;
+        return absl::OkStatus();
+      }).IgnoreError();
+      piece.staged = next - BytesOf(piece);
+      piece.tensor.local = Tensor();
+    }
+  }
+
+  // Local; on any thread once the state is staged.
+  absl::Status WriteFile() {
+    if (pieces_.empty()) return absl::OkStatus();
+    SHARDMESH_ASSIGN_OR_RETURN(
+        const std::unique_ptr<OutputFile> file,
+        directory_.files().CreateFile(directory_.FilePath(own_.files[0].name)));
+    internal::FileWriter writer(*file, 0);
+    SHARDMESH_RETURN_IF_ERROR(
+        writer.Add(plan_.header.data(), static_cast<int64_t>(plan_.header.size())));
+    writer.TakeChecksum();
+    // In the order of the file.
+    std::vector<size_t> order(pieces_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+      return std::pair(plan_.begin[a], a) < std::pair(plan_.begin[b], b);
     });
+    std::vector<uint64_t> checksums(pieces_.size());
+    for (size_t i : order) {
+      SHARDMESH_RETURN_IF_ERROR(ForEachRun(
+          pieces_[i], [&](const char* run, int64_t bytes) { return writer.Add(run, bytes); }));
+      checksums[i] = writer.TakeChecksum();
+    }
+    SHARDMESH_RETURN_IF_ERROR(writer.Flush());
+    if (options_.sync) SHARDMESH_RETURN_IF_ERROR(file->Sync());
+    SHARDMESH_RETURN_IF_ERROR(file->Close());
+    size_t next = 0;
+    for (StoredArray& array : own_.arrays) {
+      for (StoredPiece& piece : array.pieces) piece.checksum = checksums[next++];
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -133,45 +190,22 @@ class Saver {
   }
 
   // ---- writing ----------------------------------------------------------------------------------
-  absl::Status WriteFile() {
-    if (pieces_.empty()) return absl::OkStatus();
-    SHARDMESH_ASSIGN_OR_RETURN(
-        const std::unique_ptr<OutputFile> file,
-        directory_.files().CreateFile(directory_.FilePath(own_.files[0].name)));
-    internal::FileWriter writer(*file, 0);
-    SHARDMESH_RETURN_IF_ERROR(
-        writer.Add(plan_.header.data(), static_cast<int64_t>(plan_.header.size())));
-    writer.TakeChecksum();
-    // In the order of the file.
-    std::vector<size_t> order(pieces_.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [this](size_t a, size_t b) {
-      return std::pair(plan_.begin[a], a) < std::pair(plan_.begin[b], b);
-    });
-    std::vector<uint64_t> checksums(pieces_.size());
-    for (size_t i : order) {
-      SHARDMESH_RETURN_IF_ERROR(WritePiece(pieces_[i], writer));
-      checksums[i] = writer.TakeChecksum();
-    }
-    SHARDMESH_RETURN_IF_ERROR(writer.Flush());
-    if (options_.sync) SHARDMESH_RETURN_IF_ERROR(file->Sync());
-    SHARDMESH_RETURN_IF_ERROR(file->Close());
-    size_t next = 0;
-    for (StoredArray& array : own_.arrays) {
-      for (StoredPiece& piece : array.pieces) piece.checksum = checksums[next++];
-    }
-    return absl::OkStatus();
+  static int64_t BytesOf(const Piece& piece) {
+    return piece.box.NumElements() * SizeOf(piece.tensor.dtype);
   }
 
-  static absl::Status WritePiece(const Piece& piece, internal::FileWriter& writer) {
+  // Calls fn(bytes, count) with the piece's bytes in order, until it fails.
+  template <typename Fn>
+  static absl::Status ForEachRun(const Piece& piece, const Fn& fn) {
     if (piece.box.IsEmpty()) return absl::OkStatus();
+    if (piece.staged != nullptr) return fn(piece.staged, BytesOf(piece));
     const Tensor& local = piece.tensor.local;
     const int64_t element_bytes = SizeOf(local.dtype());
     const char* const data = static_cast<const char*>(local.raw_data());
     BoxRuns runs(local.shape(), Relative(piece.box, piece.tensor.local_box));
     const int64_t run_bytes = runs.run_elements() * element_bytes;
     while (const std::optional<int64_t> first = runs.Next())
-      SHARDMESH_RETURN_IF_ERROR(writer.Add(data + *first * element_bytes, run_bytes));
+      SHARDMESH_RETURN_IF_ERROR(fn(data + *first * element_bytes, run_bytes));
     return absl::OkStatus();
   }
 
@@ -238,11 +272,73 @@ class Saver {
   Contents own_;  // All arrays, with the pieces of this rank.
 };
 
+// What `fn` returns, or what it throws.
+absl::Status StatusOf(absl::FunctionRef<absl::Status()> fn) {
+  absl::Status status;
+  const absl::Status thrown = Catch([&] { status = fn(); });
+  return thrown.ok() ? status : thrown;
+}
+
 }  // namespace
 
 absl::Status Save(const std::string& directory, const StateDict& state,
                   const SaveOptions& options) {
-  return Saver(directory, state, options).Run();
+  Saver saver(directory, state, options);
+  SHARDMESH_RETURN_IF_ERROR(saver.Begin());
+  return saver.End(saver.WriteFile());
 }
+
+// ---- in the background --------------------------------------------------------------------------
+
+struct AsyncSaver::State {
+  std::vector<char> buffer;
+  SaveOptions options;
+  std::optional<Saver> saver;  // Of the save in flight.
+  std::thread thread;
+  absl::Status of_write;
+  std::atomic<bool> is_written = true;
+  double stall_seconds = 0;
+
+  void Join() {
+    if (thread.joinable()) thread.join();
+  }
+};
+
+AsyncSaver::AsyncSaver() : state_(std::make_unique<State>()) {}
+AsyncSaver::~AsyncSaver() { state_->Join(); }
+
+absl::Status AsyncSaver::Save(const std::string& directory, const StateDict& state,
+                              const SaveOptions& options) {
+  SHARDMESH_RETURN_IF_ERROR(Wait());
+  const absl::Time begin = absl::Now();
+  State& own = *state_;
+  own.options = options;
+  own.saver.emplace(directory, state, own.options);
+  const absl::Status status = own.saver->Begin();
+  if (!status.ok()) {
+    own.saver.reset();
+    return status;
+  }
+  own.saver->Stage(own.buffer);
+  own.is_written = false;
+  own.thread = std::thread([&own] {
+    own.of_write = StatusOf([&own] { return own.saver->WriteFile(); });
+    own.is_written = true;
+  });
+  own.stall_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  return absl::OkStatus();
+}
+
+absl::Status AsyncSaver::Wait() {
+  State& own = *state_;
+  if (!own.saver) return absl::OkStatus();
+  own.Join();
+  const absl::Status status = own.saver->End(own.of_write);
+  own.saver.reset();
+  return status;
+}
+
+bool AsyncSaver::is_written() const { return state_->is_written; }
+double AsyncSaver::stall_seconds() const { return state_->stall_seconds; }
 
 }  // namespace shardmesh::checkpoint

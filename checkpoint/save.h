@@ -13,6 +13,7 @@
 #define SHARDMESH_CHECKPOINT_SAVE_H_
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -50,6 +51,40 @@ struct SaveOptions {
 ///         What was there before is as it was; what has been written is removed if possible.
 absl::Status Save(const std::string& directory, const StateDict& state,
                   const SaveOptions& options = {});
+
+/// Saves while the program goes on: the state is copied to buffers at once, and a thread of each
+/// rank, which runs no collective, writes them. What is written is the state of that moment. One
+/// save at a time. Belongs to a rank; its methods are collective but for is_written().
+///
+///   checkpoint::AsyncSaver saver;
+///   ...
+///   status = saver.Save(path, state);     // returns after the copy
+///   ...                                   // train on
+///   status = saver.Wait();                // now it is there
+class AsyncSaver {
+ public:
+  AsyncSaver();
+  /// Waits for the own thread; a save without its Wait() is given up, and not there.
+  ~AsyncSaver();
+  AsyncSaver(const AsyncSaver&) = delete;
+  AsyncSaver& operator=(const AsyncSaver&) = delete;
+
+  /// Begins with Wait() for the one before, whose error it returns. Then as checkpoint::Save up to
+  /// the copy. Memory: what the rank writes, kept for the next save.
+  absl::Status Save(const std::string& directory, const StateDict& state,
+                    const SaveOptions& options = {});
+  /// Finishes what Save has begun: index, rename. OK if there is nothing. Errors: as
+  /// checkpoint::Save.
+  absl::Status Wait();
+  /// Whether this rank's thread is done, so that Wait() takes only the time of the others. Local.
+  bool is_written() const;
+  /// Seconds for which the last Save kept the caller, without the wait for the one before. Local.
+  double stall_seconds() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace shardmesh::checkpoint
 

@@ -38,6 +38,7 @@ absl::Status NewDirectory::Check() const {
 
 // A name that no other save has, chosen by the first rank.
 absl::Status NewDirectory::Begin() {
+  SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Check()));
   absl::Status status;
   std::string name;
   if (is_first_rank()) {
@@ -52,9 +53,12 @@ absl::Status NewDirectory::Begin() {
 }
 
 absl::Status NewDirectory::Fill(absl::FunctionRef<absl::Status()> fill) {
-  SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Check()));
   SHARDMESH_RETURN_IF_ERROR(Begin());
-  absl::Status status = Agree(ranks_, fill());
+  return End(fill());
+}
+
+absl::Status NewDirectory::End(const absl::Status& own) {
+  absl::Status status = Agree(ranks_, own);
   if (status.ok()) status = Agree(ranks_, is_first_rank() ? Rename() : absl::OkStatus());
   if (!status.ok() && is_first_rank()) files_.RemoveAll(temporary_).IgnoreError();
   return status;

@@ -32,11 +32,14 @@ class NewDirectory {
   /// what there is. `fill` may call collectives on all ranks. Collective.
   /// Errors: the same on all ranks.
   absl::Status Fill(absl::FunctionRef<absl::Status()> fill);
+  // The same in two parts.
+  absl::Status Begin();
+  /// `status`: that of this rank since Begin.
+  absl::Status End(const absl::Status& status);
   /// A file of this content. Local.
   absl::Status WriteText(const std::string& name, std::string_view text) const;
 
  private:
-  absl::Status Begin();
   absl::Status Rename();
   std::string Parent() const;
 
