@@ -25,9 +25,7 @@ using ::testing::HasSubstr;
 /// A tied head, a buffer, and a layer that draws random numbers.
 class Model : public Module {
  public:
-  Model()
-      : embed(7, 5, DType::kF64),
-        head(embed.weight(), {.bias = true, .dtype = DType::kF64}) {
+  Model() : embed(7, 5, DType::kF64), head(embed.weight(), {.bias = true, .dtype = DType::kF64}) {
     RegisterChild("embed", embed);
     RegisterChild("dropout", dropout);
     RegisterChild("head", head);
