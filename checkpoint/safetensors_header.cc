@@ -127,6 +127,7 @@ absl::Status HeaderVisitor::OnValue(Path path, const JsonValue& value) {
         return Expected("the header", JsonKind::kObject, value.kind);
       return absl::OkStatus();
     case 1:
+      if (InMetadata(path) && value.kind == JsonKind::kNull) return absl::OkStatus();
       if (value.kind != JsonKind::kObject) {
         return Expected(Quoted(path[0]), JsonKind::kObject, value.kind);
       }

@@ -37,7 +37,7 @@ struct StoredTensor {
 /// The header of one file.
 struct SafetensorsHeader {
   std::vector<StoredTensor> tensors;            ///< In the order of their bytes in the file.
-  std::map<std::string, std::string> metadata;  ///< The free text under "__metadata__".
+  std::map<std::string, std::string> metadata;  ///< The free text under "__metadata__", or none.
 };
 
 /// The longest header that is read, in bytes: the limit of the format's own library.

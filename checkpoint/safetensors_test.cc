@@ -115,10 +115,10 @@ TEST(SafetensorsFile, GivesTheElementsThatPythonFindsInGoldenFiles) {
   EXPECT_EQ(down.data<float>()[31 * 88 + 87], -0.233475894f);
 
   const SafetensorsFile data = OpenOrDie(Golden("llama/plain/data.safetensors"));
-  Tensor targets = Tensor::Empty(context, {1, 1, 2}, DType::kI32);
+  Tensor targets = Tensor::Empty(context, {1, 1, 2}, DType::kI64);
   const Box last{{9, 3, 14}, {10, 4, 16}};
   ASSERT_TRUE(data.ReadBox("targets", last, targets).ok());
-  EXPECT_EQ(targets.data<int32_t>()[1], 7);
+  EXPECT_EQ(targets.data<int64_t>()[1], 7);
 
   const SafetensorsFile expected = OpenOrDie(Golden("llama/plain/expected_f64.safetensors"));
   Tensor logit = Tensor::Empty(context, {1, 1, 1}, DType::kF64);
@@ -156,9 +156,22 @@ TEST(SafetensorsFile, ListsTensorsInTheOrderOfTheirBytesWhateverTheOrderOfTheHea
 }
 
 TEST(SafetensorsFile, OpensFilesWithoutTensors) {
-  for (const char* header : {"{}", "{ }  \n", R"({"__metadata__":{}})"}) {
+  for (const char* header :
+       {"{}", "{ }  \n", R"({"__metadata__":{}})", R"({"__metadata__":null})"}) {
     EXPECT_TRUE(HeaderStatus(header, 0).ok()) << header;
   }
+}
+
+// It was refused, although the format's own library reads it.
+TEST(SafetensorsFile, TakesMetadataThatIsNullForNone) {
+  SafetensorsBuilder builder;
+  builder.Add("a", "F32", {1}, BytesOf<float>({-3}));
+  const std::string header =
+      R"({"__metadata__":null,"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  const SafetensorsFile file =
+      OpenOrDie(WriteTestFile("x.safetensors", SafetensorsBytes(header, builder.data())));
+  EXPECT_TRUE(file.metadata().empty());
+  EXPECT_EQ(file.Names(), (std::vector<std::string>{"a"}));
 }
 
 TEST(SafetensorsFile, ListsDTypesThatItCannotReadAndSaysSoWhenTheyAreRead) {
@@ -228,7 +241,17 @@ TEST(SafetensorsFile, RefusesMalformedHeadersAndNamesFileAndTensor) {
       {R"({"a":)" + deep, 0, "'a' should be an object, but is an array"},
       {R"({"a":1})", 0, "'a' should be an object, but is a non-negative integer"},
       {R"({"a":null})", 0, "'a' should be an object, but is null"},
-      {R"({"__metadata__":null})", 0, "'__metadata__' should be an object"},
+      {R"({"__metadata__":[]})", 0, "'__metadata__' should be an object, but is an array"},
+      {R"({"__metadata__":""})", 0, "'__metadata__' should be an object, but is a string"},
+      {R"({"__metadata__":0})", 0, "'__metadata__' should be an object, but is a non-neg"},
+      {R"({"__metadata__":false})", 0, "'__metadata__' should be an object, but is a boolean"},
+      {R"({"__metadata__ ":null})", 0, "'__metadata__ ' should be an object, but is null"},
+      {R"({"__metadata__":null,"__metadata__":null})", 0, "'__metadata__' appears twice"},
+      {R"({"__metadata__":{"a":null}})", 0, "__metadata__ 'a' should be a string, but is null"},
+      // The format's own library reads these two.
+      {R"({"a":["F32",[1],[0,4]]})", 4, "'a' should be an object, but is an array"},
+      {Entry("a", R"("dtype":{"F32":null},"shape":[1],"data_offsets":[0,4])"), 4,
+       "tensor 'a': dtype should be a string"},
       {R"({"__metadata__":{"a":1}})", 0, "__metadata__ 'a' should be a string"},
       {R"({"__metadata__":{"a":{"b":""}}})", 0, "__metadata__ 'a' should be a string"},
       {R"({"__metadata__":{"a":"","a":""}})", 0, "the key 'a' appears twice"},
