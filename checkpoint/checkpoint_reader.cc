@@ -191,14 +191,16 @@ const StoredTensor* CheckpointReader::Find(std::string_view name) const {
   return file.ok() ? (*file)->Find(name) : nullptr;
 }
 
-absl::Status CheckpointReader::Read(std::string_view name, Tensor& out) const {
+absl::Status CheckpointReader::Read(std::string_view name, Tensor& out,
+                                    const ReadOptions& options) const {
   SHARDMESH_ASSIGN_OR_RETURN(const SafetensorsFile* file, FileOf(name));
-  return file->Read(name, out);
+  return file->Read(name, out, options);
 }
 
-absl::Status CheckpointReader::ReadBox(std::string_view name, const Box& box, Tensor& out) const {
+absl::Status CheckpointReader::ReadBox(std::string_view name, const Box& box, Tensor& out,
+                                       const ReadOptions& options) const {
   SHARDMESH_ASSIGN_OR_RETURN(const SafetensorsFile* file, FileOf(name));
-  return file->ReadBox(name, box, out);
+  return file->ReadBox(name, box, out, options);
 }
 
 int64_t CheckpointReader::bytes_read() const {

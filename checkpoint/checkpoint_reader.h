@@ -51,8 +51,9 @@ class CheckpointReader {
   const StoredTensor* Find(std::string_view name) const;
 
   /// Like those of SafetensorsFile.
-  absl::Status Read(std::string_view name, Tensor& out) const;
-  absl::Status ReadBox(std::string_view name, const Box& box, Tensor& out) const;
+  absl::Status Read(std::string_view name, Tensor& out, const ReadOptions& options = {}) const;
+  absl::Status ReadBox(std::string_view name, const Box& box, Tensor& out,
+                       const ReadOptions& options = {}) const;
 
   /// Bytes taken from all files so far, headers included.
   int64_t bytes_read() const;

@@ -74,7 +74,7 @@ TEST(CheckpointReader, ReadsTensorsOfSeveralFilesByTheIndex) {
     EXPECT_EQ(reader.Find("d"), nullptr);
     ExecutionContext context;
     Tensor out = Tensor::Empty(context, {2}, DType::kF64);
-    EXPECT_TRUE(reader.Read("c", out).ok());
+    EXPECT_TRUE(reader.Read("c", out, {.allow_cast = true}).ok());
     EXPECT_THAT(out.ToVector<double>(), ElementsAre(-2, -3));
     ExpectError(reader.Read("d", out), Code::kNotFound, {way, "'d'"});
     ExpectError(reader.Read("a", out), Code::kInvalidArgument, {"1.safetensors", "'a'"});

@@ -24,7 +24,8 @@ struct LoadOptions {
   bool allow_missing = false;
   /// What the state lacks is left out.
   bool allow_unexpected = false;
-  /// Values of another dtype are converted, to nearest.
+  /// Values of another dtype are converted as SafetensorsFile::ReadBox does: to nearest, and one
+  /// that an integer does not represent, or that would become infinite, is kOutOfRange.
   bool allow_cast = false;
   /// Read each piece that is used as a whole first, and compare its checksum.
   bool verify = false;

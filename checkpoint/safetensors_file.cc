@@ -92,6 +92,13 @@ absl::Status CheckReadable(const StoredTensor& tensor) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDType(DType stored, DType out, const ReadOptions& options) {
+  if (stored == out || options.allow_cast) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the stored dtype is ", std::string(Name(stored)),
+                                                 ", but `out` has ", std::string(Name(out)),
+                                                 "; ReadOptions::allow_cast converts"));
+}
+
 absl::Status CheckBox(const Dims& shape, const Box& box) {
   bool fits = box.begin.size() == shape.size() && box.end.size() == shape.size();
   for (int d = 0; fits && d < shape.size(); ++d) {
@@ -104,10 +111,11 @@ absl::Status CheckBox(const Dims& shape, const Box& box) {
 }
 
 absl::Status ReadStoredBox(const InputFile& file, const StoredTensor& tensor, const Box& box,
-                           Tensor& out) {
+                           Tensor& out, const ReadOptions& options) {
   const Dims shape(tensor.shape);
   SHARDMESH_RETURN_IF_ERROR(CheckBox(shape, box));
   SHARDMESH_RETURN_IF_ERROR(CheckTarget(box, out));
+  SHARDMESH_RETURN_IF_ERROR(CheckDType(*tensor.dtype, out.dtype(), options));
   if (box.IsEmpty()) {
     out.storage()->BumpVersion();  // As on the ranks that hold elements.
     return absl::OkStatus();
@@ -157,14 +165,16 @@ const StoredTensor* SafetensorsFile::Find(std::string_view name) const {
   return found == index_.end() ? nullptr : &header_.tensors[found->second];
 }
 
-absl::Status SafetensorsFile::Read(std::string_view name, Tensor& out) const {
+absl::Status SafetensorsFile::Read(std::string_view name, Tensor& out,
+                                   const ReadOptions& options) const {
   const StoredTensor* tensor = Find(name);
   // A tensor with too many dims for a box fails in ReadBox before the box is used.
   const bool has_box = tensor != nullptr && tensor->shape.size() <= Dims::kMaxRank;
-  return ReadBox(name, has_box ? Box::Whole(Dims(tensor->shape)) : Box(), out);
+  return ReadBox(name, has_box ? Box::Whole(Dims(tensor->shape)) : Box(), out, options);
 }
 
-absl::Status SafetensorsFile::ReadBox(std::string_view name, const Box& box, Tensor& out) const {
+absl::Status SafetensorsFile::ReadBox(std::string_view name, const Box& box, Tensor& out,
+                                      const ReadOptions& options) const {
   const StoredTensor* tensor = Find(name);
   if (tensor == nullptr) {
     return absl::NotFoundError(absl::StrCat(Quoted(path()), ": there is no tensor ", Quoted(name),
@@ -172,7 +182,7 @@ absl::Status SafetensorsFile::ReadBox(std::string_view name, const Box& box, Ten
                                             " of this file"));
   }
   absl::Status status = CheckReadable(*tensor);
-  if (status.ok()) status = ReadStoredBox(*file_, *tensor, box, out);
+  if (status.ok()) status = ReadStoredBox(*file_, *tensor, box, out, options);
   if (status.ok()) return status;
   return Annotate(status, absl::StrCat(Quoted(path()), ": tensor ", Quoted(name), " (",
                                        tensor->ToString(), ")"));

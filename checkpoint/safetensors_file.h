@@ -32,6 +32,12 @@ namespace internal {
 class InputFile;
 }
 
+struct ReadOptions {
+  /// Convert elements to the dtype of the tensor that is read into. Without it, another dtype than
+  /// the stored one is an error, as a conversion may lose what the file holds.
+  bool allow_cast = false;
+};
+
 /// Thread-safe once open: ranks may share one or open their own. The content is not trusted: any
 /// bytes at all give either tensors or a Status that names the file and, if possible, the tensor.
 ///
@@ -58,21 +64,27 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
   /// Reads a whole tensor: ReadBox of all of it.
-  absl::Status Read(std::string_view name, Tensor& out) const;
+  absl::Status Read(std::string_view name, Tensor& out, const ReadOptions& options = {}) const;
 
-  /// Reads the elements of `box` into `out`, converting them to its dtype: to a floating-point
-  /// dtype by rounding to nearest (as ops::Cast does), to an integer or bool only if the value is
-  /// kept.
+  /// Reads the elements of `box` into `out`. With `allow_cast` they are converted to its dtype:
+  ///
+  /// | dtype of out   | a stored value                                                       |
+  /// |----------------|----------------------------------------------------------------------|
+  /// | floating-point | is rounded to nearest, ties to even, as ops::Cast does; a finite one |
+  /// |                | that would become infinite is refused                                |
+  /// | integer, bool  | must stay the same                                                   |
   ///
   /// Shape:  out is contiguous, on the CPU, and has the shape box.Extents().
   /// Cost:   one read per contiguous run of the box; runs closer than a page are read together,
   ///         with the bytes between them.
-  /// Errors: kNotFound (no such tensor), kInvalidArgument (box or out do not fit), kUnimplemented
-  ///         (a dtype that Shardmesh does not compute with, or more than Dims::kMaxRank dims),
-  ///         kOutOfRange (an element that an integer or bool `out` cannot represent), kDataLoss
-  ///         (the file was truncated, written to or, if it had to be opened again, replaced). The
+  /// Errors: kNotFound (no such tensor), kInvalidArgument (box or out do not fit, or out has
+  ///         another dtype without allow_cast), kUnimplemented (a dtype that Shardmesh does not
+  ///         compute with, or more than Dims::kMaxRank dims), kOutOfRange (an element that the
+  ///         dtype of out does not represent, see above; a bool that is not 0 or 1), kDataLoss (the
+  ///         file was truncated, written to or, if it had to be opened again, replaced). The
   ///         content of `out` is undefined after kOutOfRange, kDataLoss or an error of the system.
-  absl::Status ReadBox(std::string_view name, const Box& box, Tensor& out) const;
+  absl::Status ReadBox(std::string_view name, const Box& box, Tensor& out,
+                       const ReadOptions& options = {}) const;
 
   /// Bytes read from the file so far by all threads, header included.
   int64_t bytes_read() const;

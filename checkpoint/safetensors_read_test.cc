@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "shardmesh/base/quoted.h"
+#include "shardmesh/checkpoint/checkpoint_reader.h"
 #include "shardmesh/checkpoint/internal/input_file.h"
 #include "shardmesh/checkpoint/safetensors_file.h"
 #include "shardmesh/checkpoint/testing/safetensors_builder.h"
@@ -20,6 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using Code = absl::StatusCode;
 
+constexpr ReadOptions kCast = {.allow_cast = true};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -181,7 +183,7 @@ TEST(SafetensorsRead, EveryBoxOfATensorHasTheElementsOfTheWhole) {
     ASSERT_EQ(file.bytes_read() - before,
               elements.empty() ? 0 : 4 * (elements.back() - elements.front() + 1))
         << box;
-    ASSERT_TRUE(file.ReadBox("x", box, wide).ok());
+    ASSERT_TRUE(file.ReadBox("x", box, wide, kCast).ok());
     ASSERT_EQ(same.ToVector<float>(), expected) << box;
     ASSERT_EQ(wide.ToVector<float>(), expected) << box;
   });
@@ -230,7 +232,7 @@ TEST(SafetensorsRead, ReadsNoPageThatTheBoxDoesNotNeed) {
     for (const DType dtype : {DType::kF32, DType::kF64}) {
       Tensor out = Tensor::Empty(context, row.box.Extents(), dtype);
       const int64_t before = file.bytes_read();
-      ASSERT_TRUE(file.ReadBox("x", row.box, out).ok());
+      ASSERT_TRUE(file.ReadBox("x", row.box, out, kCast).ok());
       const bool converts = dtype != DType::kF32;
       EXPECT_EQ(file.bytes_read() - before, ExpectedBytes(elements, converts));
       if (!converts) {
@@ -251,12 +253,12 @@ TEST(SafetensorsRead, ReadsTensorsLongerThanItsBuffer) {
   ExecutionContext context;
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     Tensor whole = Tensor::Empty(context, {7, 30011}, dtype);
-    ASSERT_TRUE(file.Read("x", whole).ok());
+    ASSERT_TRUE(file.Read("x", whole, kCast).ok());
     EXPECT_EQ(whole.ToVector<float>(), values);
     // Columns next to each other, and one alone.
     for (const auto& [begin, end] : {std::pair{1, 30010}, std::pair{29990, 30011}}) {
       Tensor part = Tensor::Empty(context, {7, end - begin}, dtype);
-      ASSERT_TRUE(file.ReadBox("x", {{0, begin}, {7, end}}, part).ok());
+      ASSERT_TRUE(file.ReadBox("x", {{0, begin}, {7, end}}, part, kCast).ok());
       const std::vector<float> found = part.ToVector<float>();
       for (int64_t i = 0; i < part.NumElements(); ++i) {
         const int64_t width = end - begin;
@@ -279,7 +281,7 @@ TEST(SafetensorsRead, RanksMayReadOneFileAtATime) {
       for (int64_t i = 0; i < 200; ++i) {
         const int64_t column = (i * 7 + rank * 13) % 97;
         Tensor out = Tensor::Empty(context, {64, 1}, DType::kF64);
-        if (!file.ReadBox("x", {{0, column}, {64, column + 1}}, out).ok()) ++wrong[rank];
+        if (!file.ReadBox("x", {{0, column}, {64, column + 1}}, out, kCast).ok()) ++wrong[rank];
         for (int64_t row = 0; row < 64; ++row) {
           wrong[rank] += out.data<double>()[row] != values[row * 97 + column];
         }
@@ -344,7 +346,7 @@ absl::StatusOr<std::vector<double>> ReadAs(const std::string& file_dtype, const 
   const SafetensorsFile file = OpenOrDie(WriteTestFile("x.safetensors", builder.Build()));
   ExecutionContext context;
   Tensor out = Tensor::Empty(context, {count}, to);
-  const absl::Status status = file.Read("x", out);
+  const absl::Status status = file.Read("x", out, kCast);
   if (!status.ok()) return status;
   return out.ToVector<double>();
 }
@@ -359,11 +361,11 @@ void ExpectConverted(const std::string& file_dtype, const std::vector<T>& values
 }
 
 TEST(SafetensorsConversion, ToFloatingRoundsToNearestEven) {
-  ExpectConverted<float>("F32", {1.0f + 0x1p-8f, 1.0f + 0x3p-8f, -0.0f, kInfinity, kNan, 3.4e38f},
-                         DType::kBF16, {1, 1 + 0x1p-6, -0.0, kInfinity, kNan, kInfinity});
-  ExpectConverted<float>("F32", {1.0f + 0x1p-11f, 65504, 65520, -1e30f, 0x1p-24f, 0x1p-26f},
-                         DType::kF16, {1, 65504, kInfinity, -kInfinity, 0x1p-24, 0});
-  ExpectConverted<double>("F64", {1 + 0x1p-24, 1 + 0x3p-24, -1e300, 0x1p-150}, DType::kF32,
+  ExpectConverted<float>("F32", {1.0f + 0x1p-8f, 1.0f + 0x3p-8f, -0.0f, kInfinity, kNan, 3.38e38f},
+                         DType::kBF16, {1, 1 + 0x1p-6, -0.0, kInfinity, kNan, 0x1.fcp127});
+  ExpectConverted<float>("F32", {1.0f + 0x1p-11f, 65504, 65519, -kInfinity, 0x1p-24f, 0x1p-26f},
+                         DType::kF16, {1, 65504, 65504, -kInfinity, 0x1p-24, 0});
+  ExpectConverted<double>("F64", {1 + 0x1p-24, 1 + 0x3p-24, -kInfinity, 0x1p-150}, DType::kF32,
                           {1, 1 + 0x1p-22, -kInfinity, 0});
   ExpectConverted<int64_t>("I64", {(1 << 24) + 1, -5}, DType::kF32, {1 << 24, -5});
   ExpectConverted<int64_t>("I64", {(int64_t{1} << 53) + 1}, DType::kF64, {0x1p53});
@@ -435,6 +437,67 @@ TEST(SafetensorsConversion, NamesTheElementThatDoesNotFit) {
   for (const auto& row : rows) {
     ExpectError(ReadAs(row.dtype, row.bytes, row.count, row.to).status(), Code::kOutOfRange,
                 {TestFolder(), "tensor 'x'", row.message});
+  }
+}
+
+// Such values were read as infinities without a word.
+TEST(SafetensorsConversion, RefusesAFiniteValueThatWouldBecomeInfinite) {
+  const struct {
+    std::string dtype;
+    std::string bytes;
+    DType to;
+    std::string message;
+  } rows[] = {
+      {"F64", BytesOf<double>({-1, 1e300}), DType::kF32, "1.0000000000000001e+300, which would"},
+      {"F64", BytesOf<double>({kInfinity, -1e300}), DType::kBF16, "e+300, which would become"},
+      {"F32", BytesOf<float>({2, 1e10f}), DType::kF16, "is 10000000000, which would become"},
+      {"F32", BytesOf<float>({65519, 65520}), DType::kF16, "is 65520, which would become"},
+      {"F32", BytesOf<float>({kInfinity, 3.4e38f}), DType::kBF16, "would become infinite in bf16"},
+      {"BF16", BytesOf<uint16_t>({0x3f80, 0x7f7f}), DType::kF16, "would become infinite in f16"},
+      {"I64", BytesOf<int64_t>({-65504, 65520}), DType::kF16, "is 65520, which would become"},
+      {"I32", BytesOf<int32_t>({7, -2147483647}), DType::kF16, "is -2147483647, which would"},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.dtype);
+    ExpectError(ReadAs(row.dtype, row.bytes, 2, row.to).status(), Code::kOutOfRange,
+                {TestFolder(), "tensor 'x'", "element 1 (row-major) is ", row.message});
+  }
+}
+
+// 16777217 was read into an f32 as 16777216.
+TEST(SafetensorsConversion, IsDoneOnlyWhereItIsAskedFor) {
+  const std::vector<std::pair<std::string, DType>> dtypes = {
+      {"F32", DType::kF32}, {"F64", DType::kF64}, {"BF16", DType::kBF16}, {"F16", DType::kF16},
+      {"I32", DType::kI32}, {"I64", DType::kI64}, {"BOOL", DType::kBool}};
+  ExecutionContext context;
+  for (const auto& [stored, stored_dtype] : dtypes) {
+    const size_t bytes = static_cast<size_t>(SizeOf(stored_dtype));
+    SafetensorsBuilder builder;
+    builder.Add("x", stored, {2}, std::string(2 * bytes, '\0'));
+    const SafetensorsFile file = OpenOrDie(WriteTestFile("x.safetensors", builder.Build()));
+    const auto reader = CheckpointReader::Open(file.path());
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    for (const auto& [unused, dtype] : dtypes) {
+      Tensor out = Tensor::Empty(context, {2}, dtype);
+      Tensor nothing = Tensor::Empty(context, {0}, dtype);
+      EXPECT_TRUE(file.Read("x", out, kCast).ok());
+      EXPECT_TRUE(reader->Read("x", out, kCast).ok());
+      EXPECT_TRUE(reader->ReadBox("x", {{1}, {1}}, nothing, kCast).ok());
+      // All ranks fail alike, also the one whose box is empty.
+      for (const absl::Status& status :
+           {file.Read("x", out), file.ReadBox("x", {{1}, {1}}, nothing), reader->Read("x", out),
+            reader->ReadBox("x", {{0}, {2}}, out)}) {
+        if (dtype == stored_dtype) {
+          EXPECT_TRUE(status.ok()) << status;
+          continue;
+        }
+        ExpectError(status, Code::kInvalidArgument,
+                    {file.path(), "tensor 'x'",
+                     absl::StrCat("the stored dtype is ", std::string(Name(stored_dtype)),
+                                  ", but `out` has ", std::string(Name(dtype))),
+                     "ReadOptions::allow_cast"});
+      }
+    }
   }
 }
 

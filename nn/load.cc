@@ -51,12 +51,14 @@ std::string Listed(std::vector<std::string> descriptions) {
 /// Where the values of a parameter are.
 struct Source {
   Parameter parameter;
-  std::string name;  ///< In the checkpoint.
+  /// In the checkpoint. The first is read.
+  std::vector<std::string> names;
 };
 
 class Matcher {
  public:
-  Matcher(const Module& model, const CheckpointReader& checkpoint) : checkpoint_(checkpoint) {
+  Matcher(const Module& model, const CheckpointReader& checkpoint, const LoadOptions& options)
+      : checkpoint_(checkpoint), options_(options) {
     AllNames names;
     CollectNames(model, "", names);
     for (const auto& [name, parameter] : model.NamedParameters()) {
@@ -69,17 +71,24 @@ class Matcher {
 
   const std::vector<Source>& sources() const { return sources_; }
 
-  absl::Status Check(bool allow_unexpected) const {
+  absl::Status Check() const {
     std::vector<std::string> unexpected;
     for (const std::string& name : checkpoint_.Names()) {
       if (!known_.contains(name)) unexpected.push_back(Shown(name));
     }
     std::string problem;
     if (!missing_.empty()) absl::StrAppend(&problem, "; missing", Listed(missing_));
-    if (!unexpected.empty() && !allow_unexpected) {
+    if (!unexpected.empty() && !options_.allow_unexpected) {
       absl::StrAppend(&problem, "; not expected", Listed(unexpected));
     }
     if (!misshapen_.empty()) absl::StrAppend(&problem, "; of another shape", Listed(misshapen_));
+    if (!other_dtype_.empty()) {
+      absl::StrAppend(&problem, "; of another dtype", Listed(other_dtype_),
+                      " (LoadOptions::allow_cast converts)");
+    }
+    if (!unreadable_.empty()) {
+      absl::StrAppend(&problem, "; of a dtype that cannot be read", Listed(unreadable_));
+    }
     if (problem.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(Quoted(checkpoint_.path()), " does not fit the model", problem));
@@ -89,42 +98,61 @@ class Matcher {
   void Match(const std::string& first_name, const Parameter& parameter,
              const std::vector<std::string>& names) {
     known_.insert(names.begin(), names.end());
+    Source source = {parameter, {}};
     for (const std::string& name : names) {
       const StoredTensor* stored = checkpoint_.Find(name);
       if (stored == nullptr) continue;
-      if (!std::equal(stored->shape.begin(), stored->shape.end(), parameter.shape().begin(),
-                      parameter.shape().end())) {
-        misshapen_.push_back(absl::StrCat(Shown(name), " is ", stored->ToString(), ", expected ",
-                                          parameter.shape().ToString()));
-      }
-      sources_.push_back({parameter, name});
-      return;
+      Compare(*stored, parameter);
+      source.names.push_back(name);
     }
-    missing_.push_back(Shown(first_name));
+    if (source.names.empty()) missing_.push_back(Shown(first_name));
+    sources_.push_back(std::move(source));
+  }
+
+  void Compare(const StoredTensor& stored, const Parameter& parameter) {
+    const std::string is = absl::StrCat(Shown(stored.name), " is ", stored.ToString());
+    if (!std::equal(stored.shape.begin(), stored.shape.end(), parameter.shape().begin(),
+                    parameter.shape().end())) {
+      misshapen_.push_back(absl::StrCat(is, ", expected ", parameter.shape().ToString()));
+    } else if (!stored.dtype) {
+      unreadable_.push_back(is);
+    } else if (*stored.dtype != parameter.dtype() && !options_.allow_cast) {
+      other_dtype_.push_back(absl::StrCat(is, ", expected ", std::string(Name(parameter.dtype()))));
+    }
   }
 
   const CheckpointReader& checkpoint_;
+  const LoadOptions& options_;
   std::vector<Source> sources_;
   std::unordered_set<std::string> known_;
   std::vector<std::string> missing_;
   std::vector<std::string> misshapen_;
+  std::vector<std::string> other_dtype_;
+  std::vector<std::string> unreadable_;
 };
 
-absl::Status Read(const CheckpointReader& checkpoint, Source source) {
-  Parameter& parameter = source.parameter;
-  const DeviceMesh& mesh = parameter.mesh();
-  const Box box = parameter.layout().LocalBox(mesh.coord());
-  if (parameter.IsMaterialized()) {
-    // In place: others may hold this tensor.
-    Tensor local = parameter.data().local();
-    return checkpoint.ReadBox(source.name, box, local);
+class Loader {
+ public:
+  Loader(const CheckpointReader& checkpoint, const LoadOptions& options)
+      : checkpoint_(checkpoint), options_{.allow_cast = options.allow_cast} {}
+
+  absl::Status Load(Source source) const {
+    Parameter& parameter = source.parameter;
+    const DeviceMesh& mesh = parameter.mesh();
+    const Box box = parameter.layout().LocalBox(mesh.coord());
+    const bool in_place = parameter.IsMaterialized();  // Others may hold this tensor.
+    Tensor local = in_place ? parameter.data().local()
+                            : Tensor::Empty(mesh.context(), box.Extents(), parameter.dtype(),
+                                            MemoryCategory::kParameters);
+    SHARDMESH_RETURN_IF_ERROR(checkpoint_.ReadBox(source.names[0], box, local, options_));
+    if (!in_place) parameter.SetData(DTensor(mesh, parameter.layout(), std::move(local)));
+    return absl::OkStatus();
   }
-  Tensor local =
-      Tensor::Empty(mesh.context(), box.Extents(), parameter.dtype(), MemoryCategory::kParameters);
-  SHARDMESH_RETURN_IF_ERROR(checkpoint.ReadBox(source.name, box, local));
-  parameter.SetData(DTensor(mesh, parameter.layout(), std::move(local)));
-  return absl::OkStatus();
-}
+
+ private:
+  const CheckpointReader& checkpoint_;
+  ReadOptions options_;
+};
 
 }  // namespace
 
@@ -136,10 +164,11 @@ absl::Status LoadParameters(Module& model, const CheckpointReader& checkpoint,
           " has no mesh yet: call Parallelize, FullyShard or PlaceReplicated first");
   }
   model.PlaceBuffers();
-  const Matcher matcher(model, checkpoint);
-  SHARDMESH_RETURN_IF_ERROR(matcher.Check(options.allow_unexpected));
+  const Matcher matcher(model, checkpoint, options);
+  SHARDMESH_RETURN_IF_ERROR(matcher.Check());
+  const Loader loader(checkpoint, options);
   for (const Source& source : matcher.sources()) {
-    SHARDMESH_RETURN_IF_ERROR(Read(checkpoint, source));
+    SHARDMESH_RETURN_IF_ERROR(loader.Load(source));
   }
   return absl::OkStatus();
 }

@@ -18,19 +18,21 @@ namespace shardmesh::nn {
 struct LoadOptions {
   /// Ignore tensors of the checkpoint that the model does not have (old ones hold rotary tables).
   bool allow_unexpected = false;
+  /// Convert tensors whose dtype is not that of the model: see SafetensorsFile::ReadBox. A model of
+  /// f32 whose file has bf16 needs this, and loses nothing by it.
+  bool allow_cast = false;
 };
 
 /// Reads every parameter and persistent buffer of `model` and its children from the tensor of the
-/// same name, converted to its dtype (to nearest). Those that have values are overwritten in
-/// place. Begins with Module::PlaceBuffers.
+/// same name. Those that have values are overwritten in place. Begins with Module::PlaceBuffers.
 ///
 /// A tied parameter is read under the first of its names that the checkpoint has.
 ///
 /// Local. Ranks do not compare what they read: the caller makes sure that all read the same files.
 /// Errors: throws Error(kFailedPrecondition) naming the first parameter without a mesh. Returns
-///         kInvalidArgument listing tensors that are missing, not expected or of another shape,
-///         before anything is read; else the first error of reading, naming the tensor (the values
-///         of the model are undefined then).
+///         kInvalidArgument listing tensors that are missing, not expected, of another shape or
+///         (without allow_cast) of another dtype, before anything is read; else the first error of
+///         reading, naming the tensor (the values of the model are undefined then).
 absl::Status LoadParameters(Module& model, const CheckpointReader& checkpoint,
                             const LoadOptions& options = {});
 

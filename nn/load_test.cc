@@ -51,17 +51,18 @@ struct Entry {
   std::string name;
   Dims shape;
   std::vector<float> values;
+  std::string dtype = "F32";  ///< Any of 4 bytes.
 };
 
-/// Writes a safetensors file of f32 tensors and returns its path.
+/// Writes a safetensors file and returns its path.
 std::string WriteFile(const std::vector<Entry>& entries) {
   std::string header, data;
   for (const Entry& entry : entries) {
     const size_t begin = data.size();
     data.append(reinterpret_cast<const char*>(entry.values.data()), entry.values.size() * 4);
-    absl::StrAppend(&header, header.empty() ? "{" : ",", "\"", entry.name,
-                    "\":{\"dtype\":\"F32\",\"shape\":", entry.shape.ToString(),
-                    ",\"data_offsets\":[", begin, ",", data.size(), "]}");
+    absl::StrAppend(&header, header.empty() ? "{" : ",", "\"", entry.name, "\":{\"dtype\":\"",
+                    entry.dtype, "\",\"shape\":", entry.shape.ToString(), ",\"data_offsets\":[",
+                    begin, ",", data.size(), "]}");
   }
   header += "}";
   const uint64_t length = header.size();
@@ -117,7 +118,7 @@ TEST(LoadParameters, GivesEachRankItsBoxAndReadsNoMore) {
         Place(model, mesh, placement);
         const CheckpointReader checkpoint = OpenOrDie(path);
         const int64_t header = checkpoint.bytes_read();
-        ThrowIfError(LoadParameters(model, checkpoint));
+        ThrowIfError(LoadParameters(model, checkpoint, {.allow_cast = true}));
         ExpectTinyValues(model);
         int64_t elements = 0;
         for (const Parameter& parameter : model.Parameters()) {
@@ -143,6 +144,58 @@ TEST(LoadParameters, FindsATiedParameterUnderAnyOfItsNames) {
     ExpectTinyValues(model);
   });
   EXPECT_TRUE(status.ok()) << status;
+}
+
+/// What loading `entries` gives on each of `ranks` ranks, rows sharded over them.
+std::vector<absl::Status> LoadOnRanks(int ranks, const std::vector<Entry>& entries, DType dtype,
+                                      const LoadOptions& options) {
+  const std::string path = WriteFile(entries);
+  std::vector<absl::Status> statuses(ranks);
+  const absl::Status status = RunRanks(ranks, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", ranks}});
+    Tiny model(dtype);
+    Place(model, mesh, Shard(0));
+    const absl::Status loaded = LoadParameters(model, OpenOrDie(path), options);
+    statuses[world.rank()] = loaded;
+    if (ranks == 1 && loaded.ok()) ExpectTinyValues(model);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return statuses;
+}
+
+// It was converted without a word: 16777217 of an i32 came as 16777216.
+TEST(LoadParameters, ConvertsOnlyWhenAsked) {
+  std::vector<Entry> entries = TinyEntries("embed.weight");
+  for (const absl::Status& status : LoadOnRanks(2, entries, DType::kBF16, /*options=*/{})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    for (const char* part :
+         {"of another dtype: 'embed.weight' is f32[5,3], expected bf16, ",
+          "'other.weight' is f32[7,2], expected bf16 (LoadOptions::allow_cast converts)"}) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+    }
+  }
+  entries[1].dtype = "I32";  // The bits of -53.0f and the like: large integers.
+  const std::vector<absl::Status> plain = LoadOnRanks(1, entries, DType::kF32, /*options=*/{});
+  EXPECT_THAT(std::string(plain[0].message()), HasSubstr("'other.bias' is i32[7], expected f32"));
+  EXPECT_THAT(std::string(plain[0].message()), Not(HasSubstr("embed.weight")));
+  // Only the rank that has the element sees it.
+  entries = TinyEntries("embed.weight");
+  entries[0].values[13] = 1e10f;
+  const std::vector<absl::Status> cast = LoadOnRanks(2, entries, DType::kF16, {.allow_cast = true});
+  EXPECT_TRUE(cast[0].ok()) << cast[0];
+  EXPECT_EQ(cast[1].code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(cast[1].message()),
+              HasSubstr("tensor 'other.weight' (f32[7,2]): element 13 (row-major) is 10000000000, "
+                        "which would become infinite in f16"));
+  // No cast helps.
+  entries = TinyEntries("embed.weight");
+  entries[1].dtype = "U32";
+  for (const bool allow_cast : {false, true}) {
+    const auto none = LoadOnRanks(1, entries, DType::kF32, {.allow_cast = allow_cast});
+    EXPECT_EQ(none[0].code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(none[0].message()),
+                HasSubstr("of a dtype that cannot be read: 'other.bias' is U32[7]"));
+  }
 }
 
 TEST(LoadParameters, OverwritesValuesInPlace) {

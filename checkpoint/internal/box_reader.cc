@@ -83,9 +83,11 @@ absl::Status BoxReader::Flush() {
 
 absl::Status BoxReader::BadElement(int64_t index, const char* source) const {
   const bool is_invalid_bool = from_ == DType::kBool && *source != 0 && *source != 1;
-  return absl::OutOfRangeError(absl::StrCat(
-      "element ", index, " (row-major) is ", ElementToString(from_, source),
-      ", which is not a valid ", std::string(Name(is_invalid_bool ? DType::kBool : to_))));
+  const std::string problem =
+      IsFloating(to_) && !is_invalid_bool ? "would become infinite in " : "is not a valid ";
+  return absl::OutOfRangeError(
+      absl::StrCat("element ", index, " (row-major) is ", ElementToString(from_, source),
+                   ", which ", problem, std::string(Name(is_invalid_bool ? DType::kBool : to_))));
 }
 
 }  // namespace shardmesh::internal

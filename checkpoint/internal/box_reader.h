@@ -24,7 +24,7 @@ class BoxReader {
   BoxReader(const InputFile::Reader& file, int64_t begin, DType from, DType to, void* target);
 
   /// `shape` is that of the whole tensor.
-  /// Errors: those of InputFile::Reader; kOutOfRange for an element that `to` cannot represent.
+  /// Errors: those of InputFile::Reader; kOutOfRange for an element that ConvertElements refuses.
   /// They do not name the file and the tensor.
   absl::Status Read(const Dims& shape, const Box& box);
 

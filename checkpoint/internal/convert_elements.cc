@@ -39,6 +39,12 @@ auto Widened(T value) {
   }
 }
 
+template <typename Wide>
+bool IsInfinite(Wide value) {
+  if constexpr (std::is_floating_point_v<Wide>) return std::isinf(value);
+  return false;
+}
+
 // Whether an integer or bool type represents this value exactly.
 template <typename To, typename Wide>
 bool Holds(Wide value) {
@@ -62,6 +68,7 @@ std::optional<int64_t> Convert(const char* source, To* target, int64_t count) {
     }
     if constexpr (kIsFloat<To>) {
       target[i] = ConvertTo<To>(value);
+      if (std::isinf(Widened(target[i])) && !IsInfinite(value)) return i;
     } else {
       if (!Holds<To>(value)) return i;
       target[i] = static_cast<To>(value);

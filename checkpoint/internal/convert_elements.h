@@ -13,12 +13,12 @@
 namespace shardmesh::internal {
 
 /// Converts `count` elements; `source` need not be aligned. Returns the index of the first element
-/// that `to` cannot represent, after converting those before it, or nothing if there is none.
+/// that is refused, after converting those before it, or nothing if there is none.
 ///
-/// | to             | from floating-point, integer or bool                |
-/// |----------------|-----------------------------------------------------|
-/// | floating-point | rounded to nearest                                  |
-/// | integer, bool  | exact; a value that would change is refused         |
+/// | to             | from floating-point, integer or bool                                   |
+/// |----------------|------------------------------------------------------------------------|
+/// | floating-point | rounded to nearest; a finite value that becomes infinite is refused    |
+/// | integer, bool  | exact; a value that would change is refused                            |
 ///
 /// f64 to bf16 and f16 rounds to f32 first, as a cast of a tensor does. A stored bool is a byte 0
 /// or 1; any other byte is refused for every `to`, bool included.

@@ -58,7 +58,7 @@ absl::StatusOr<const SafetensorsFile*> PieceFiles::FileOf(const StoredArray& arr
 absl::Status PieceFiles::Read(const StoredArray& array, const StoredPiece& piece, const Box& box,
                               Tensor& out) {
   SHARDMESH_ASSIGN_OR_RETURN(const SafetensorsFile* const file, FileOf(array, piece));
-  return file->ReadBox(array.name, Relative(box, piece.box), out);
+  return file->ReadBox(array.name, Relative(box, piece.box), out, {.allow_cast = true});
 }
 
 absl::Status PieceFiles::Verify(const StoredArray& array, const StoredPiece& piece) {

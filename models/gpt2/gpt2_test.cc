@@ -36,7 +36,7 @@ Gpt2Config GoldenConfig() {
 void Load(Gpt2& model, const std::string& golden) {
   const auto weights = CheckpointReader::Open(kGolden + golden + "/model.safetensors");
   ThrowIfError(weights.status());
-  ThrowIfError(nn::LoadParameters(model, *weights));
+  ThrowIfError(nn::LoadParameters(model, *weights, {.allow_cast = true}));
 }
 
 /// Ids below 61, with rows sharded along every axis but tp.

@@ -95,7 +95,7 @@ void CheckGoldenTraining(const DeviceMesh& mesh, const std::string& name, bool s
   model.PlaceReplicated(mesh);
   const auto weights = CheckpointReader::Open(Golden(name, "model.safetensors"));
   ThrowIfError(weights.status());
-  ThrowIfError(nn::LoadParameters(model, *weights));
+  ThrowIfError(nn::LoadParameters(model, *weights, {.allow_cast = true}));
   optim::AdamW optimizer(model.Parameters(), {.beta2 = 0.95, .weight_decay = 0.1});
 
   const SafetensorsFile data = OpenGolden(name, "data.safetensors");

@@ -27,7 +27,8 @@ inline SafetensorsFile OpenGolden(const std::string& name) {
   return *std::move(file);
 }
 
-/// The elements of a tensor, converted to `dtype`, which is T's. Throws Error if it does not exist.
+/// The elements of a tensor of `dtype`, which is T's. Throws Error if it does not exist or has
+/// another dtype.
 template <typename T>
 std::vector<T> ReadGolden(const SafetensorsFile& file, const std::string& name, DType dtype) {
   const StoredTensor* stored = file.Find(name);

@@ -137,7 +137,7 @@ NamedValues TrainOnRank(Communicator& world, const std::string& golden, const Se
   const std::unique_ptr<models::Gpt2> model = MakeModel(golden, setup, dtype, mesh);
   const auto weights = CheckpointReader::Open(GoldenPath("gpt2/" + golden + "/model.safetensors"));
   ThrowIfError(weights.status());
-  ThrowIfError(nn::LoadParameters(*model, *weights));
+  ThrowIfError(nn::LoadParameters(*model, *weights, {.allow_cast = true}));
   optim::AdamW optimizer(model->Parameters(), {.beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
 
   Record record;

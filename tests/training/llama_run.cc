@@ -27,7 +27,7 @@ void MakeValues(models::Llama& model, const LlamaRunOptions& options) {
   }
   absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(options.weights);
   ThrowIfError(reader.status());
-  ThrowIfError(nn::LoadParameters(model, *reader));
+  ThrowIfError(nn::LoadParameters(model, *reader, {.allow_cast = true}));
 }
 
 NamedValues FullParameters(const models::Llama& model) {
