@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
@@ -16,12 +17,15 @@
 namespace shardmesh::nn {
 namespace {
 
-/// All names of each parameter, by Parameter::id().
+/// All names of each parameter and buffer, by Parameter::id().
 using AllNames = std::unordered_map<const void*, std::vector<std::string>>;
 
 void CollectNames(const Module& module, const std::string& prefix, AllNames& names) {
   for (const Module::NamedParameter& own : module.own_parameters()) {
     names[own.parameter.id()].push_back(prefix + own.name);
+  }
+  for (const Module::NamedBuffer& own : module.own_buffers()) {
+    names[own.buffer.id()].push_back(prefix + own.name);
   }
   for (const auto& [name, child] : module.children()) {
     CollectNames(*child, absl::StrCat(prefix, name, "."), names);
@@ -51,7 +55,7 @@ std::string Listed(std::vector<std::string> descriptions) {
 /// Where the values of a parameter are.
 struct Source {
   Parameter parameter;
-  /// In the checkpoint. The first is read.
+  /// In the checkpoint: one, or several of a tied parameter.
   std::vector<std::string> names;
 };
 
@@ -65,7 +69,7 @@ class Matcher {
       Match(name, parameter, names[parameter.id()]);
     }
     for (const auto& [name, buffer, is_persistent] : model.NamedBuffers()) {
-      if (is_persistent) Match(name, buffer, {name});
+      if (is_persistent) Match(name, buffer, names[buffer.id()]);
     }
   }
 
@@ -131,6 +135,54 @@ class Matcher {
   std::vector<std::string> unreadable_;
 };
 
+/// Cuts `box` into boxes of at most `limit` elements, each of them contiguous in its row-major
+/// order, and calls fn(piece) in this order while it returns OkStatus.
+template <typename Fn>
+absl::Status ForEachPiece(const Box& box, int64_t limit, const Fn& fn) {
+  const Dims extents = box.Extents();
+  if (box.IsEmpty()) return absl::OkStatus();
+  if (extents.size() == 0) return fn(box);
+  // Dims below `cut` have extent 1 in a piece, those above it their whole extent.
+  int cut = extents.size() - 1;
+  int64_t above = 1;
+  while (cut > 0 && above * extents[cut] <= limit) above *= extents[cut--];
+  const int64_t step = std::max<int64_t>(limit / above, 1);
+  Box piece = box;
+  for (int d = 0; d < cut; ++d) piece.end[d] = box.begin[d] + 1;
+  while (true) {
+    for (int64_t begin = box.begin[cut]; begin < box.end[cut]; begin += step) {
+      piece.begin[cut] = begin;
+      piece.end[cut] = std::min(begin + step, box.end[cut]);
+      SHARDMESH_RETURN_IF_ERROR(fn(piece));
+    }
+    int d = cut - 1;
+    for (; d >= 0 && piece.end[d] == box.end[d]; --d) {
+      piece.begin[d] = box.begin[d];
+      piece.end[d] = box.begin[d] + 1;
+    }
+    if (d < 0) return absl::OkStatus();
+    ++piece.begin[d];
+    ++piece.end[d];
+  }
+}
+
+/// Element `index` (row-major), with enough digits to tell it from its neighbours.
+std::string ElementText(const Tensor& contiguous, int64_t index) {
+  const Tensor flat = *contiguous.TryView({contiguous.NumElements()});
+  return absl::StrFormat("%.17g", flat.Narrow(0, index, 1).ToVector<double>()[0]);
+}
+
+/// "[3,7]": where element `index` of a row-major `box` is in the whole tensor.
+std::string Position(const Box& box, int64_t index) {
+  Dims position = box.begin;
+  for (int d = position.size() - 1; d >= 0; --d) {
+    const int64_t extent = box.end[d] - box.begin[d];
+    position[d] += index % extent;
+    index /= extent;
+  }
+  return position.ToString();
+}
+
 class Loader {
  public:
   Loader(const CheckpointReader& checkpoint, const LoadOptions& options)
@@ -145,11 +197,41 @@ class Loader {
                             : Tensor::Empty(mesh.context(), box.Extents(), parameter.dtype(),
                                             MemoryCategory::kParameters);
     SHARDMESH_RETURN_IF_ERROR(checkpoint_.ReadBox(source.names[0], box, local, options_));
+    for (size_t i = 1; i < source.names.size(); ++i) {
+      SHARDMESH_RETURN_IF_ERROR(CompareTied(source, source.names[i], box, local));
+    }
     if (!in_place) parameter.SetData(DTensor(mesh, parameter.layout(), std::move(local)));
     return absl::OkStatus();
   }
 
  private:
+  /// `local` holds `box` of the tensor source.names[0]; `other` must hold the same.
+  absl::Status CompareTied(const Source& source, const std::string& other, const Box& box,
+                           const Tensor& local) const {
+    constexpr int64_t kMaxBytes = 1 << 20;
+    const int64_t element_bytes = SizeOf(local.dtype());
+    const auto* expected = static_cast<const char*>(local.raw_data());
+    int64_t done = 0;  // Elements.
+    return ForEachPiece(box, kMaxBytes / element_bytes, [&](const Box& piece) {
+      Tensor read = Tensor::Empty(source.parameter.mesh().context(), piece.Extents(), local.dtype(),
+                                  MemoryCategory::kScratch);
+      SHARDMESH_RETURN_IF_ERROR(checkpoint_.ReadBox(other, piece, read, options_));
+      const auto* found = static_cast<const char*>(read.raw_data());
+      const auto* end = found + read.NumElements() * element_bytes;
+      const auto* differs = std::mismatch(found, end, expected + done * element_bytes).first;
+      if (differs == end) {
+        done += read.NumElements();
+        return absl::OkStatus();
+      }
+      const int64_t index = (differs - found) / element_bytes;
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(checkpoint_.path()), ": tensors ", Shown(source.names[0]), " and ",
+                       Shown(other), " are one parameter of the model, but differ: element ",
+                       Position(piece, index), " is ", ElementText(local, done + index),
+                       " in the first and ", ElementText(read, index), " in the second"));
+    });
+  }
+
   const CheckpointReader& checkpoint_;
   ReadOptions options_;
 };

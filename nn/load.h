@@ -26,13 +26,17 @@ struct LoadOptions {
 /// Reads every parameter and persistent buffer of `model` and its children from the tensor of the
 /// same name. Those that have values are overwritten in place. Begins with Module::PlaceBuffers.
 ///
-/// A tied parameter is read under the first of its names that the checkpoint has.
+/// A tied parameter is read under the first of its names that the checkpoint has. If it has others,
+/// they must hold the same: each rank compares its box bit for bit, as the model's dtype, with at
+/// most 1 MiB in memory. Ranks that together have every element find every difference, but each
+/// finds its own alone.
 ///
 /// Local. Ranks do not compare what they read: the caller makes sure that all read the same files.
 /// Errors: throws Error(kFailedPrecondition) naming the first parameter without a mesh. Returns
 ///         kInvalidArgument listing tensors that are missing, not expected, of another shape or
 ///         (without allow_cast) of another dtype, before anything is read; else the first error of
-///         reading, naming the tensor (the values of the model are undefined then).
+///         reading, naming the tensor, or kInvalidArgument naming two tensors of a tied parameter
+///         and the element in which they differ (the values of the model are undefined then).
 absl::Status LoadParameters(Module& model, const CheckpointReader& checkpoint,
                             const LoadOptions& options = {});
 

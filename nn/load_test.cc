@@ -163,6 +163,104 @@ std::vector<absl::Status> LoadOnRanks(int ranks, const std::vector<Entry>& entri
   return statuses;
 }
 
+// The second tensor was dropped, whatever was in it.
+TEST(LoadParameters, ComparesAllTensorsOfATiedParameter) {
+  std::vector<Entry> entries = TinyEntries("embed.weight");
+  entries.push_back({"head.weight", {5, 3}, Numbers(15, 1)});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int ranks : {1, 3, 7}) {
+      for (const absl::Status& status : LoadOnRanks(ranks, entries, dtype, {.allow_cast = true})) {
+        EXPECT_TRUE(status.ok()) << status;
+      }
+    }
+  }
+  // The rank that has the row tells; 13 is element [4, 0] of the last of 3 ranks with 2, 2, 1 rows.
+  for (const int64_t element : {0, 4, 13, 14}) {
+    entries.back().values = Numbers(15, 1);
+    entries.back().values[element] += 0.5f;
+    const float value = Numbers(15, 1)[element];
+    for (const int ranks : {1, 2, 3}) {
+      const std::vector<absl::Status> statuses =
+          LoadOnRanks(ranks, entries, DType::kF32, /*options=*/{});
+      int64_t failures = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        if (statuses[rank].ok()) continue;
+        ++failures;
+        EXPECT_EQ(statuses[rank].code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_EQ(rank, element / 3 / ((5 + ranks - 1) / ranks));
+        EXPECT_THAT(std::string(statuses[rank].message()),
+                    HasSubstr(absl::StrCat(
+                        ".safetensors': tensors 'embed.weight' and 'head.weight' are one parameter "
+                        "of the model, but differ: element [",
+                        element / 3, ",", element % 3, "] is ", value, " in the first and ",
+                        value + 0.5f, " in the second")));
+      }
+      EXPECT_EQ(failures, 1);
+    }
+  }
+  // Its shape was not looked at either.
+  entries.back() = {"head.weight", {3, 5}, Numbers(15, 1)};
+  for (const absl::Status& status : LoadOnRanks(2, entries, DType::kF32, /*options=*/{})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("'head.weight' is f32[3,5], expected [5"));
+  }
+}
+
+/// A scalar and a tensor of more elements than are compared at once, each with two names.
+class Twins : public Module {
+ public:
+  explicit Twins(const Dims& shape) {
+    const Parameter scale = RegisterParameter("a_scale", Dims{}, DType::kF32, Init::Constant(0));
+    RegisterParameter("b_scale", scale);
+    RegisterParameter("b_weight",
+                      RegisterParameter("a_weight", shape, DType::kF32, Init::Constant(0)));
+  }
+
+ protected:
+  Outputs Forward(const Inputs& inputs) override { return inputs[0]; }
+};
+
+TEST(LoadParameters, ComparesTiedTensorsPieceByPiece) {
+  for (const Dims& shape : {Dims{3, 200'001}, Dims{200'001, 3}, Dims{600'003}, Dims{3, 1, 200'001},
+                            Dims{2, 3, 100'001}, Dims{2, 3, 7, 9, 1601}}) {
+    const int64_t count = shape.NumElements();
+    std::vector<Entry> entries = {
+        {"a_scale", {}, {7}},
+        {"b_scale", {}, {7}},
+        {"a_weight", shape, Numbers(static_cast<int>(count), 1)},
+        {"b_weight", shape, Numbers(static_cast<int>(count), 1)},
+    };
+    for (const int64_t element : {int64_t{-1}, int64_t{262'144}, int64_t{262'143}, count - 1}) {
+      if (element >= 0) entries[3].values[element] = 0.25f;
+      const std::string path = WriteFile(entries);
+      if (element >= 0) entries[3].values[element] = entries[2].values[element];
+      const absl::Status status = RunRanks(1, [&](Communicator& world) {
+        const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 1}});
+        Twins model(shape);
+        Place(model, mesh, Replicate());
+        const CheckpointReader checkpoint = OpenOrDie(path);
+        const int64_t header = checkpoint.bytes_read();
+        mesh.context().allocator()->ResetPeaks();
+        const absl::Status loaded = LoadParameters(model, checkpoint);
+        EXPECT_LE(mesh.context().allocator()->stats(MemoryCategory::kScratch).peak_bytes, 1 << 20);
+        EXPECT_EQ(loaded.ok(), element < 0) << loaded;
+        if (loaded.ok()) {
+          EXPECT_EQ(checkpoint.bytes_read() - header, 2 * 4 * (count + 1));
+        } else {
+          std::string position;
+          for (int64_t d = shape.size() - 1, rest = element; d >= 0; rest /= shape[d--]) {
+            position = absl::StrCat(rest % shape[d], position.empty() ? "" : ",", position);
+          }
+          EXPECT_THAT(std::string(loaded.message()),
+                      HasSubstr(absl::StrCat("differ: element [", position, "] is ")));
+          EXPECT_THAT(std::string(loaded.message()), HasSubstr(" and 0.25 in the second"));
+        }
+      });
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+}
+
 // It was converted without a word: 16777217 of an i32 came as 16777216.
 TEST(LoadParameters, ConvertsOnlyWhenAsked) {
   std::vector<Entry> entries = TinyEntries("embed.weight");
@@ -195,6 +293,57 @@ TEST(LoadParameters, ConvertsOnlyWhenAsked) {
     EXPECT_EQ(none[0].code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(none[0].message()),
                 HasSubstr("of a dtype that cannot be read: 'other.bias' is U32[7]"));
+  }
+}
+
+/// One module under two names, with a buffer.
+class SharedBuffer : public Module {
+ public:
+  SharedBuffer() {
+    RegisterChild("one", inner_);
+    RegisterChild("two", inner_);
+  }
+
+ protected:
+  Outputs Forward(const Inputs& inputs) override { return inputs[0]; }
+
+ private:
+  class Inner : public Module {
+   public:
+    Inner() {
+      RegisterParameter("p", {2}, DType::kF32, Init::Constant(0));
+      RegisterBuffer("state", {2}, DType::kF32, Init::Constant(0), /*is_persistent=*/true);
+    }
+
+   protected:
+    Outputs Forward(const Inputs& inputs) override { return inputs[0]; }
+  };
+  Inner inner_;
+};
+
+// Only the first name of a buffer was known.
+TEST(LoadParameters, KnowsAllNamesOfABuffer) {
+  std::vector<Entry> entries = {
+      {"one.p", {2}, {1, 2}}, {"one.state", {2}, {3, -4}}, {"two.state", {2}, {3, -4}}};
+  for (const bool same : {true, false}) {
+    entries[2].values[1] = same ? -4 : 5;
+    const std::string path = WriteFile(entries);
+    const absl::Status status = RunRanks(1, [&](Communicator& world) {
+      const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 1}});
+      SharedBuffer model;
+      Place(model, mesh, Replicate());
+      const absl::Status loaded = LoadParameters(model, OpenOrDie(path));
+      EXPECT_EQ(loaded.ok(), same) << loaded;
+      if (same) {
+        EXPECT_EQ(FullTensor(model.NamedBuffers()[0].buffer.data()).ToVector<float>(),
+                  (std::vector<float>{3, -4}));
+      } else {
+        EXPECT_THAT(std::string(loaded.message()),
+                    HasSubstr("'one.state' and 'two.state' are one parameter of the model, but "
+                              "differ: element [1] is -4 in the first and 5 in the second"));
+      }
+    });
+    EXPECT_TRUE(status.ok()) << status;
   }
 }
 

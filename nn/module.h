@@ -107,6 +107,7 @@ class Module {
   std::vector<NamedModule> NamedModules();
   /// Own parameters only (not those of children), by local name.
   const std::vector<NamedParameter>& own_parameters() const { return parameters_; }
+  const std::vector<NamedBuffer>& own_buffers() const { return buffers_; }
   /// Null if there is no parameter of this name.
   Parameter* FindOwnParameter(std::string_view name);
   const std::vector<std::pair<std::string, Module*>>& children() const { return children_; }
