@@ -18,7 +18,7 @@ constexpr size_t kMaxLevels = 32;
 /// Tracks the path to the current value. An event that returns false ends the parse with status().
 class SaxHandler final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit SaxHandler(JsonVisitor& visitor) : visitor_(visitor) {}
+  SaxHandler(std::string_view text, JsonVisitor& visitor) : text_(text), visitor_(visitor) {}
 
   const absl::Status& status() const { return status_; }
 
@@ -52,13 +52,28 @@ class SaxHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::json::exception& error) override {
-    return Fail(absl::StrCat("invalid JSON at byte ", position, ": ", Quoted(error.what())));
+    const std::string where = absl::StrCat("invalid JSON at byte ", position, LastKey(), ": ");
+    for (const std::string_view word : {"Infinity", "NaN"}) {
+      if (position == 0 || position > text_.size()) break;
+      if (text_.substr(position - 1, word.size()) != word) continue;
+      return Fail(absl::StrCat(where, std::string(word), ", expected a finite number"));
+    }
+    return Fail(where + Quoted(error.what()));
   }
 
  private:
   bool Fail(const std::string& message) {
     status_ = absl::InvalidArgumentError(message);
     return false;
+  }
+
+  /// ", after the key 'a.b'": the path to the value that was read last or is being read.
+  std::string LastKey() const {
+    std::string keys;
+    for (const std::string& key : path_) {
+      if (!key.empty()) absl::StrAppend(&keys, keys.empty() ? "" : ".", key);
+    }
+    return keys.empty() ? "" : absl::StrCat(", after the key ", Quoted(keys, /*max_chars=*/100));
   }
 
   bool Scalar(const JsonValue& value) {
@@ -83,6 +98,7 @@ class SaxHandler final : public nlohmann::json_sax<nlohmann::json> {
     return status_.ok();
   }
 
+  const std::string_view text_;
   JsonVisitor& visitor_;
   absl::Status status_;
   std::vector<std::string> path_;                       // Per level: the key of the current value.
@@ -115,7 +131,7 @@ absl::Status ParseStrictJson(std::string_view text, JsonVisitor& visitor) {
   if (const size_t nul = text.find('\0'); nul != text.npos) {
     return absl::InvalidArgumentError(absl::StrCat("invalid JSON: NUL at byte ", nul));
   }
-  SaxHandler handler(visitor);
+  SaxHandler handler(text, visitor);
   try {
     const bool complete = nlohmann::json::sax_parse(text.begin(), text.end(), &handler);
     if (complete || !handler.status().ok()) return handler.status();

@@ -50,8 +50,8 @@ class JsonVisitor {
 };
 
 /// Errors: kInvalidArgument if `text` is not exactly one JSON value (RFC 8259, UTF-8), has equal
-/// keys in one object or more than 32 levels; else the first error of the visitor. Messages do not
-/// name the file.
+/// keys in one object or more than 32 levels; else the first error of the visitor. Messages name
+/// the byte and the key before it, not the file.
 absl::Status ParseStrictJson(std::string_view text, JsonVisitor& visitor);
 
 }  // namespace shardmesh::internal
