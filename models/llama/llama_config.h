@@ -58,12 +58,14 @@ struct LlamaConfig {
   /// Errors: kInvalidArgument naming the field, its value and what was expected.
   absl::Status Validate() const;
 
-  /// Parses the text of a config.json, which is not trusted. Unknown fields are ignored. Both
-  /// `rope_parameters` and the older `rope_theta` and `rope_scaling` are understood.
+  /// Parses the text of a config.json, which is not trusted. Both `rope_parameters` and the older
+  /// `rope_theta` and `rope_scaling` are understood. A field is read, or is known to change nothing
+  /// here (docs/checkpoint_format.md lists them), or is null; else it is an error.
   /// Errors: kInvalidArgument naming `source` and the field, for text that is not strict JSON
-  /// (equal keys in one object, more than 32 levels), missing or mistyped fields, and values that
-  /// Validate() refuses; kUnimplemented for a Llama of a kind that is not supported (another rotary
-  /// type, another activation, quantised weights).
+  /// (equal keys in one object, more than 32 levels), missing, mistyped, contradictory or unknown
+  /// fields, and values that Validate() refuses; kUnimplemented for a Llama of a kind that is not
+  /// supported (another rotary type or activation, attention that is not causal or has dropout,
+  /// quantised weights).
   static absl::StatusOr<LlamaConfig> FromJson(std::string_view text,
                                               std::string_view source = "config.json");
   /// Errors: those of RegularFile, naming `path`; else those of FromJson.
