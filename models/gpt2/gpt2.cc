@@ -50,6 +50,7 @@ nn::Outputs Gpt2Positions::Forward(const Inputs& inputs) {
 
 Gpt2Attention::Gpt2Attention(const Gpt2Config& config, DType dtype)
     : heads_(config.n_head),
+      attn_pdrop_(config.attn_pdrop),
       c_attn_(config.n_embd, 3 * config.n_embd, dtype, WeightInit(config)),
       c_proj_(config.n_embd, config.n_embd, dtype, ResidualInit(config)),
       resid_dropout_(config.resid_pdrop) {
@@ -59,6 +60,11 @@ Gpt2Attention::Gpt2Attention(const Gpt2Config& config, DType dtype)
 }
 
 nn::Outputs Gpt2Attention::Forward(const Inputs& inputs) {
+  if (training() && attn_pdrop_ > 0) {
+    Throw(absl::StatusCode::kUnimplemented, "Gpt2Attention ", FullName(), ": attn_pdrop is ",
+          attn_pdrop_, ", but attention probabilities cannot be dropped; call Eval, or set ",
+          "Gpt2Config::attn_pdrop to 0 to train without");
+  }
   const DTensor& x = inputs[0];
   const int64_t batch = x.dim(0), sequence = x.dim(1), width = x.dim(2);
   const std::vector<DTensor> qkv = Split(c_attn_(x), {width, width, width}, /*dim=*/2);

@@ -39,7 +39,8 @@ class Gpt2Positions : public nn::Module {
 };
 
 /// Causal self-attention whose queries, keys and values come from one product. x [batch, sequence,
-/// n_embd] -> the same shape. Children: "c_attn", "c_proj", "resid_dropout".
+/// n_embd] -> the same shape. Children: "c_attn", "c_proj", "resid_dropout". A call in training
+/// throws Error(kUnimplemented) if attn_pdrop is above 0.
 class Gpt2Attention : public nn::Module {
  public:
   Gpt2Attention(const Gpt2Config& config, DType dtype);
@@ -49,6 +50,7 @@ class Gpt2Attention : public nn::Module {
 
  private:
   int64_t heads_;
+  double attn_pdrop_;
   Conv1d c_attn_;
   Conv1d c_proj_;
   nn::Dropout resid_dropout_;

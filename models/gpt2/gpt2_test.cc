@@ -88,6 +88,7 @@ TEST(Gpt2, RefusesAConfigurationThatDoesNotFit) {
       {[](Gpt2Config& c) { c.initializer_range = NAN; }, "initializer_range is nan"},
       {[](Gpt2Config& c) { c.embd_pdrop = 1.5; }, "embd_pdrop is 1.5"},
       {[](Gpt2Config& c) { c.resid_pdrop = -0.5; }, "resid_pdrop is -0.5"},
+      {[](Gpt2Config& c) { c.attn_pdrop = NAN; }, "attn_pdrop is nan"},
   };
   for (const Case& c : cases) {
     Gpt2Config config = GoldenConfig();
@@ -102,6 +103,32 @@ TEST(Gpt2, RefusesAConfigurationThatDoesNotFit) {
     model.AddAdapters(1);
   });
   EXPECT_THAT(std::string(twice.message()), HasSubstr("two things named 'adapter'"));
+}
+
+// Every file of Hugging Face has 0.1, which was passed over in training.
+TEST(Gpt2, DropsNoAttentionAndSaysSoInTraining) {
+  RunOn({{"dp", 2}}, [](const DeviceMesh& mesh) {
+    Gpt2Config config = GoldenConfig();
+    const DTensor ids = Ids(mesh, 2, 5);
+    std::vector<std::vector<double>> logits;
+    for (const double attn_pdrop : {0.0, 0.1}) {
+      config.attn_pdrop = attn_pdrop;
+      Gpt2 model(config);
+      model.PlaceReplicated(mesh);
+      Load(model, "plain");
+      const absl::Status status = Catch([&] { model(ids); });
+      if (attn_pdrop == 0) {
+        EXPECT_TRUE(status.ok()) << status;
+      } else {
+        EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr("transformer.h.0.attn: attn_pdrop is 0.1, but attention"));
+      }
+      model.Eval();
+      logits.push_back(FullTensor(model(ids)).ToVector<double>());
+    }
+    EXPECT_EQ(logits[0], logits[1]);
+  });
 }
 
 TEST(Gpt2, RefusesIdsThatDoNotFit) {
