@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Bytes from outside against the parsers that meet them: safetensors headers and files, indexes,
-// Llama configurations, the command line of train_llama. Valid inputs are damaged, some inputs are
-// random bytes. Whatever they are, parsing ends soon, in little memory, with a value that is
+// configurations of models, the command line of train_llama. Valid inputs are damaged, some inputs
+// are random bytes. Whatever they are, parsing ends soon, in little memory, with a value that is
 // consistent or with a Status whose message is short and printable.
 //
 // Case i is a function of the seed and i alone. A failure prints the input and how to repeat it:
@@ -25,6 +25,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,8 @@
 #include "shardmesh/checkpoint/testing/safetensors_builder.h"
 #include "shardmesh/examples/training/mesh_flag.h"
 #include "shardmesh/examples/training/train_flags.h"
+#include "shardmesh/models/config/config_object.h"
+#include "shardmesh/models/gpt2/gpt2_config.h"
 #include "shardmesh/models/llama/llama_config.h"
 
 // ---- memory in use, as operator new and delete see it ------------------------------------------
@@ -72,7 +75,7 @@ namespace {
 // ---- options of the run -------------------------------------------------------------------------
 
 double minutes_in_all = 0.3;  // Divided among the tests.
-constexpr int kTests = 6;
+constexpr int kTests = 7;
 uint64_t seed = 1;
 int64_t first_case = 0;
 
@@ -322,6 +325,7 @@ const Words& SafetensorsWords() {
                 "\"dtype\"",
                 "\"data_offsets\"",
                 "\"__metadata__\"",
+                "\"__metadata__\":null,",
                 "\"model.layers.0.weight\"",
                 "\"x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},"};
   return *words;
@@ -399,6 +403,12 @@ TEST(BytesFuzz, SafetensorsFiles) {
       Tensor out = Tensor::Empty(context, {7}, DType::kF32);
       const absl::Status status = file->Read(stored.name, out);
       if (!status.ok()) ExpectShortAndPrintable(status);
+      if (!stored.dtype || stored.shape.size() > Dims::kMaxRank || stored.Bytes() > 4096) continue;
+      Tensor small = Tensor::Empty(context, Dims(stored.shape), DType::kF16);
+      const absl::Status cast = file->Read(stored.name, small, {.allow_cast = true});
+      if (cast.ok()) continue;
+      EXPECT_EQ(cast.code(), absl::StatusCode::kOutOfRange);
+      ExpectShortAndPrintable(cast);
     }
     return true;
   });
@@ -434,6 +444,21 @@ TEST(BytesFuzz, Indexes) {
 
 // ---- configurations -----------------------------------------------------------------------------
 
+/// Expects that each field of `accepted`, a configuration, is one of `read`, harmless or null, and
+/// that those of `only` have their value.
+void ExpectNothingPassedOver(const nlohmann::json& accepted, const Words& read,
+                             const nlohmann::json& only) {
+  const std::set<std::string> harmless = models::ConfigObject::HarmlessFields();
+  for (const auto& [name, value] : accepted.items()) {
+    if (only.contains(name)) {
+      EXPECT_TRUE(value == only[name] || (value.is_null() && only[name] != true)) << name;
+      continue;
+    }
+    const bool is_read = std::find(read.begin(), read.end(), name) != read.end();
+    EXPECT_TRUE(value.is_null() || is_read || harmless.contains(name)) << Quoted(name);
+  }
+}
+
 TEST(BytesFuzz, LlamaConfigurations) {
   const Words valid = {
       R"({"model_type":"llama","hidden_act":"silu","vocab_size":61,"hidden_size":32,)"
@@ -442,11 +467,66 @@ TEST(BytesFuzz, LlamaConfigurations) {
       R"("rope_theta":500000.0,"rope_scaling":{"rope_type":"llama3","factor":8.0,)"
       R"("low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192}})",
       R"({"vocab_size":256,"hidden_size":128,"intermediate_size":384,"num_hidden_layers":4,)"
-      R"("num_attention_heads":4,"tie_word_embeddings":true,)"
-      R"("rope_parameters":{"rope_type":"default","rope_theta":10000}})"};
-  const Words words = {"\"vocab_size\"",      "\"hidden_size\"", "\"head_dim\"",
-                       "\"llama\"",           "\"llama3\"",      "\"rope_scaling\"",
-                       "\"rope_parameters\"", "\"factor\"",      "\"rope_type\""};
+      R"("num_attention_heads":4,"tie_word_embeddings":true,"is_causal":true,"use_cache":true,)"
+      R"("attention_dropout":0.0,"pretraining_tp":1,"torch_dtype":"bfloat16","eos_token_id":[1,2],)"
+      R"("rope_parameters":{"rope_type":"default","rope_theta":10000}})",
+      R"({"vocab_size":256,"hidden_size":128,"intermediate_size":384,"num_hidden_layers":4,)"
+      R"("num_attention_heads":4,"original_max_position_embeddings":8192,"rope_scaling":)"
+      R"({"type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0}})"};
+  const Words read = {"vocab_size",
+                      "hidden_size",
+                      "intermediate_size",
+                      "num_hidden_layers",
+                      "num_attention_heads",
+                      "num_key_value_heads",
+                      "head_dim",
+                      "max_position_embeddings",
+                      "rms_norm_eps",
+                      "initializer_range",
+                      "attention_bias",
+                      "mlp_bias",
+                      "tie_word_embeddings",
+                      "rope_theta",
+                      "rope_scaling",
+                      "rope_parameters",
+                      "original_max_position_embeddings"};
+  const Words read_of_rope = {"rope_type",
+                              "type",
+                              "rope_theta",
+                              "factor",
+                              "low_freq_factor",
+                              "high_freq_factor",
+                              "original_max_position_embeddings"};
+  const nlohmann::json only = {{"model_type", "llama"},
+                               {"hidden_act", "silu"},
+                               {"is_causal", true},
+                               {"attention_dropout", 0},
+                               {"pretraining_tp", 1},
+                               {"partial_rotary_factor", 1},
+                               {"rope_interleaved", false},
+                               {"is_encoder_decoder", false},
+                               {"add_cross_attention", false},
+                               {"tie_encoder_decoder", false},
+                               {"pruned_heads", nlohmann::json::object()},
+                               {"quantization_config", nullptr}};
+  const Words words = {"\"vocab_size\"",
+                       "\"hidden_size\"",
+                       "\"head_dim\"",
+                       "\"llama\"",
+                       "\"llama3\"",
+                       "\"rope_scaling\"",
+                       "\"rope_parameters\"",
+                       "\"factor\"",
+                       "\"rope_type\"",
+                       "\"is_causal\"",
+                       "\"is_causal\":false,",
+                       "\"attention_dropout\"",
+                       "\"original_max_position_embeddings\":4096,",
+                       "\"sliding_window\":7,",
+                       "\"use_cache\":false,",
+                       "\"rope_typ\"",
+                       "Infinity",
+                       "NaN"};
   const auto make = [&](Random& random) { return Variant(random.Of(valid), words, random); };
   Fuzz(make, [&](const std::string& input) {
     const absl::StatusOr<models::LlamaConfig> config =
@@ -461,6 +541,67 @@ TEST(BytesFuzz, LlamaConfigurations) {
     int64_t elements;
     EXPECT_FALSE(__builtin_mul_overflow(config->vocab_size, config->hidden_size * 8, &elements));
     EXPECT_EQ(models::LlamaConfig::FromJson(input).value(), *config);
+    const nlohmann::json accepted = nlohmann::json::parse(input);
+    ExpectNothingPassedOver(accepted, read, only);
+    for (const char* rope : {"rope_parameters", "rope_scaling"}) {
+      if (!accepted.contains(rope) || accepted[rope].is_null()) continue;
+      ExpectNothingPassedOver(accepted[rope], read_of_rope, {{"partial_rotary_factor", 1}});
+      const bool is_scaled = config->rope.type == models::RopeConfig::Type::kLlama3;
+      EXPECT_EQ(accepted[rope].value("factor", nlohmann::json()).is_number(), is_scaled);
+    }
+    return true;
+  });
+}
+
+TEST(BytesFuzz, Gpt2Configurations) {
+  const Words valid = {
+      R"({"model_type":"gpt2","activation_function":"gelu_new","vocab_size":61,"n_positions":20,)"
+      R"("n_ctx":20,"n_embd":24,"n_layer":2,"n_head":3,"n_inner":70,"layer_norm_epsilon":1e-05,)"
+      R"("tie_word_embeddings":true,"attn_pdrop":0.1,"summary_type":"cls_index"})",
+      R"({"vocab_size":61,"n_embd":24,"n_layer":2,"n_head":3,"n_inner":null,"embd_pdrop":0.0,)"
+      R"("scale_attn_weights":true,"reorder_and_upcast_attn":false,"resid_pdrop":0.5,)"
+      R"("initializer_range":0.02,"use_cache":true})"};
+  const Words read = {"vocab_size", "n_positions", "n_ctx",
+                      "n_embd",     "n_layer",     "n_head",
+                      "n_inner",    "embd_pdrop",  "layer_norm_epsilon",
+                      "attn_pdrop", "resid_pdrop", "initializer_range"};
+  const nlohmann::json only = {{"model_type", "gpt2"},
+                               {"activation_function", "gelu_new"},
+                               {"is_causal", true},
+                               {"scale_attn_weights", true},
+                               {"scale_attn_by_inverse_layer_idx", false},
+                               {"reorder_and_upcast_attn", false},
+                               {"tie_word_embeddings", true},
+                               {"pretraining_tp", 1},
+                               {"is_encoder_decoder", false},
+                               {"add_cross_attention", false},
+                               {"tie_encoder_decoder", false},
+                               {"pruned_heads", nlohmann::json::object()},
+                               {"quantization_config", nullptr}};
+  const Words words = {"\"vocab_size\"",
+                       "\"n_embd\"",
+                       "\"n_ctx\"",
+                       "\"n_inner\"",
+                       "\"gelu\"",
+                       "\"scale_attn_weights\":null,",
+                       "\"scale_attn_by_inverse_layer_idx\":true,",
+                       "\"hidden_size\":48,",
+                       "\"attn_pdrop\"",
+                       "\"use_cache\":false,",
+                       "Infinity",
+                       "NaN"};
+  const auto make = [&](Random& random) { return Variant(random.Of(valid), words, random); };
+  Fuzz(make, [&](const std::string& input) {
+    const absl::StatusOr<models::Gpt2Config> config =
+        models::Gpt2Config::FromJson(input, "a\n" + input.substr(0, 1000));
+    if (!config.ok()) {
+      ExpectShortAndPrintable(config.status());
+      return false;
+    }
+    EXPECT_TRUE(config->Validate().ok()) << config->Validate();
+    EXPECT_EQ(config->n_embd % config->n_head, 0);
+    EXPECT_EQ(models::Gpt2Config::FromJson(input).value(), *config);
+    ExpectNothingPassedOver(nlohmann::json::parse(input), read, only);
     return true;
   });
 }
