@@ -90,7 +90,7 @@ TEST(DecisionCache, IsConstantOverAThousandAdamSteps) {
         misses = runtime.decision_misses();
       }
     }
-    for (const optim::AdamW::State& state : optimizer.states()) EXPECT_EQ(state.step, 1000);
+    for (const optim::ParameterState& state : optimizer.states()) EXPECT_EQ(state.step, 1000);
     EXPECT_GT(decisions, 5u);
     EXPECT_EQ(runtime.num_decisions(), decisions);
     EXPECT_EQ(runtime.num_plans(), plans);

@@ -13,10 +13,10 @@
 #ifndef SHARDMESH_OPTIM_ADAMW_H_
 #define SHARDMESH_OPTIM_ADAMW_H_
 
-#include <cstdint>
+#include <string>
 #include <vector>
 
-#include "shardmesh/nn/parameter.h"
+#include "shardmesh/optim/optimizer.h"
 
 namespace shardmesh::optim {
 
@@ -26,46 +26,23 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
+  /// Divides by the largest v so far (Reddi et al., On the Convergence of Adam and Beyond), in
+  /// several ops instead of one.
+  bool amsgrad = false;
+
+  std::vector<OptionField> Fields();
 };
 
-/// Belongs to one rank. The update is elementwise, so each rank updates its shard without
-/// communication. Moments have the parameter's dtype and are allocated at its first step.
-class AdamW {
+/// State: "exp_avg" (m), "exp_avg_sq" (v), with amsgrad "max_exp_avg_sq".
+class AdamW : public OptimizerOf<AdamWOptions> {
  public:
-  /// Errors: throws Error(kInvalidArgument) if a parameter is neither f32 nor f64 (mixed precision
-  /// keeps f32 parameters and casts what it gathers) or appears twice, or an option is out of
-  /// range.
-  AdamW(std::vector<nn::Parameter> parameters, const AdamWOptions& options = {});
+  /// Errors: as OptimizerOf.
+  explicit AdamW(std::vector<nn::Parameter> parameters, const AdamWOptions& options = {},
+                 const std::vector<ParameterGroup<AdamWOptions>>& groups = {});
 
-  /// Applies and clears the gradient of each parameter that has one; the others are left alone, and
-  /// their step count does not change.
-  /// Local.
-  /// Errors: throws Error(kFailedPrecondition) naming the parameter if its values have been moved
-  /// to another layout since its first step, or FullyShard has not reduced all of its gradient;
-  /// nothing is updated in the latter case.
-  void Step();
-
-  double lr() const { return options_.lr; }
-  /// Throws Error(kInvalidArgument) if it is negative or not finite.
-  void set_lr(double lr);
-  const AdamWOptions& options() const { return options_; }
-
-  /// The optimizer's state for one parameter.
-  struct State {
-    int64_t step = 0;  ///< Steps taken.
-    Layout layout;     ///< Of the moments.
-    Tensor m, v;       ///< Undefined before the first step.
-  };
-  /// In the order of the parameters.
-  const std::vector<State>& states() const { return states_; }
-  const std::vector<nn::Parameter>& parameters() const { return parameters_; }
-
- private:
-  void Update(nn::Parameter& parameter, State& state) const;
-
-  std::vector<nn::Parameter> parameters_;
-  std::vector<State> states_;
-  AdamWOptions options_;
+ protected:
+  std::vector<std::string> StateNames(const AdamWOptions& options) const override;
+  void Update(const AdamWOptions& options, ParameterUpdate& update) override;
 };
 
 }  // namespace shardmesh::optim

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/ops.h"
@@ -22,6 +23,11 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 
 [[noreturn]] void ThrowOutOfOrder(std::string_view user, const std::string& what) {
   Throw(absl::StatusCode::kFailedPrecondition, View(user), ": ", what);
+}
+
+[[noreturn]] void ThrowWrongType(const char* what, const char* expected, const StateValue& value) {
+  ThrowInvalid("GradScaler: ", what, " is given ", DescribeStateValue(value), ", expected ",
+               expected);
 }
 
 void CheckScale(const char* what, double scale) {
@@ -211,7 +217,7 @@ void GradScaler::Update() {
                                " was unscaled and still has its gradient; call Step for the "
                                "optimizer that has it, or clear it with ZeroGrad");
   }
-  State next = state_;
+  GradScalerState next = state_;
   if (!all_finite_) {
     next = {.scale = RoundedToF32(state_.scale * options_.backoff_factor), .growth_tracker = 0};
     if (next.scale < kLeastScale) {
@@ -230,7 +236,7 @@ void GradScaler::Update() {
   index_.clear();
 }
 
-void GradScaler::set_state(const State& state) {
+void GradScaler::set_state(const GradScalerState& state) {
   CheckScale("scale", state.scale);
   if (state.growth_tracker < 0) {
     ThrowInvalid("GradScaler: growth_tracker is ", state.growth_tracker, ", expected 0 or more");
@@ -239,6 +245,29 @@ void GradScaler::set_state(const State& state) {
     ThrowOutOfOrder("GradScaler::set_state", "a step is not finished; call Update first");
   }
   state_ = {.scale = RoundedToF32(state.scale), .growth_tracker = state.growth_tracker};
+}
+
+StateDict GradScaler::State() {
+  StateEntry scale;
+  scale.name = "scale";
+  scale.get = [this] { return StateValue(state_.scale); };
+  scale.set = [this](const StateValue& value) {
+    const auto* number = std::get_if<double>(&value);
+    if (number == nullptr) ThrowWrongType("scale", "f64", value);
+    set_state({.scale = *number, .growth_tracker = state_.growth_tracker});
+  };
+  StateEntry tracker;
+  tracker.name = "growth_tracker";
+  tracker.get = [this] { return StateValue(state_.growth_tracker); };
+  tracker.set = [this](const StateValue& value) {
+    const auto* number = std::get_if<int64_t>(&value);
+    if (number == nullptr) ThrowWrongType("growth_tracker", "i64", value);
+    set_state({.scale = state_.scale, .growth_tracker = *number});
+  };
+  StateDict state;
+  state.Add(std::move(scale));
+  state.Add(std::move(tracker));
+  return state;
 }
 
 }  // namespace shardmesh::optim

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "shardmesh/nn/parameter.h"
+#include "shardmesh/state/state_dict.h"
 
 namespace shardmesh::optim {
 
@@ -29,6 +30,13 @@ struct GradScalerOptions {
   double growth_factor = 2;        ///< More than 1.
   double backoff_factor = 0.5;     ///< Between 0 and 1, both excluded.
   int64_t growth_interval = 2000;  ///< Steps without an inf or nan until the scale grows.
+};
+
+/// What a checkpoint keeps, beside the options.
+struct GradScalerState {
+  double scale = 0;            ///< A normal f32.
+  int64_t growth_tracker = 0;  ///< Good updates in a row since the scale changed.
+  friend bool operator==(const GradScalerState&, const GradScalerState&) = default;
 };
 
 /// Belongs to one rank; all ranks create it alike and call it alike, so that they have one scale.
@@ -66,7 +74,7 @@ class GradScaler {
 
   /// Calls optimizer.Step() if all gradients of its parameters are finite, else clears them, and
   /// returns whether it stepped. Unscales first, unless Unscale was called for all of them.
-  /// `optimizer` is an AdamW, an Sgd, or any class with parameters() and Step().
+  /// `optimizer` is an Optimizer, or any class with parameters() and Step().
   ///
   /// Collective: as Unscale, or local after it.
   /// Errors:     as Unscale; throws Error(kFailedPrecondition) naming a parameter if Unscale was
@@ -92,17 +100,14 @@ class GradScaler {
   double scale() const { return state_.scale; }
   const GradScalerOptions& options() const { return options_; }
 
-  /// What a checkpoint keeps, beside the options.
-  struct State {
-    double scale = 0;            ///< A normal f32.
-    int64_t growth_tracker = 0;  ///< Good updates in a row since the scale changed.
-    friend bool operator==(const State&, const State&) = default;
-  };
-  const State& state() const { return state_; }
+  const GradScalerState& state() const { return state_; }
   /// Local; alike on all ranks.
   /// Errors: throws Error(kInvalidArgument) naming a value that is out of range, and
   /// Error(kFailedPrecondition) between Unscale or Step and Update.
-  void set_state(const State& state);
+  void set_state(const GradScalerState& state);
+  /// The same for a checkpoint: live entries "scale" and "growth_tracker". What sets them throws as
+  /// set_state. The scaler must outlive the result.
+  StateDict State();
 
  private:
   struct Unscaled {
@@ -121,7 +126,7 @@ class GradScaler {
   void EndStep(const std::vector<nn::Parameter>& parameters);
 
   GradScalerOptions options_;
-  State state_;
+  GradScalerState state_;
   bool has_scaled_ = false;  // A loss, ever.
   // Since the last Update:
   bool has_stepped_ = false;

@@ -1,50 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/optim/sgd.h"
 
-#include <limits>
 #include <utility>
 
-#include "shardmesh/optim/internal/fused_step.h"
+#include "shardmesh/base/error.h"
+#include "shardmesh/optim/internal/tiles.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh::optim {
 namespace {
 
-constexpr char kName[] = "Sgd";
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// p -= lr d.
+void Descend(ExecutionContext& context, double lr, const Tensor& d, Tensor& p) {
+  Tensor no_buffer;
+  ops::Sgd(context, lr, /*momentum=*/0, /*weight_decay=*/0, /*first=*/true, d, p, no_buffer);
+}
+
+// What the fused kernel does not know: dampening and Nesterov's momentum.
+void StepInParts(ExecutionContext& context, const SgdOptions& options, bool first, const Tensor& g,
+                 Tensor& p, Tensor& b) {
+  Tensor d = ops::Binary(context, BinaryOp::kMul, p, options.weight_decay);
+  ops::Accumulate(context, g, d);
+  if (first) {
+    ops::Copy(context, d, b);
+  } else {
+    ops::BinaryInto(context, BinaryOp::kMul, b, options.momentum);
+    ops::Accumulate(context, ops::Binary(context, BinaryOp::kMul, d, 1 - options.dampening), b);
+  }
+  if (!options.nesterov) return Descend(context, options.lr, b, p);
+  ops::Accumulate(context, ops::Binary(context, BinaryOp::kMul, b, options.momentum), d);
+  Descend(context, options.lr, d, p);
+}
 
 }  // namespace
 
-Sgd::Sgd(std::vector<nn::Parameter> parameters, const SgdOptions& options)
-    : parameters_(std::move(parameters)), states_(parameters_.size()), options_(options) {
-  internal::CheckParameters(kName, parameters_);
-  internal::CheckRange(kName, "lr", options.lr, 0, kInfinity);
-  internal::CheckRange(kName, "momentum", options.momentum, 0, kInfinity);
-  internal::CheckRange(kName, "weight_decay", options.weight_decay, 0, kInfinity);
+std::vector<OptionField> SgdOptions::Fields() {
+  return {{"lr", &lr},
+          {"momentum", &momentum},
+          {"weight_decay", &weight_decay},
+          {"dampening", &dampening},
+          {"nesterov", &nesterov}};
 }
 
-void Sgd::set_lr(double lr) {
-  internal::CheckRange(kName, "lr", lr, 0, kInfinity);
-  options_.lr = lr;
+void SgdOptions::Validate(std::string_view optimizer) const {
+  if (!nesterov || (momentum > 0 && dampening == 0)) return;
+  ThrowInvalid(std::string(optimizer), ": nesterov needs a momentum and no dampening, got ",
+               momentum, " and ", dampening);
 }
 
-void Sgd::Step() {
-  for (const nn::Parameter& parameter : parameters_) parameter.CheckGradientIsReduced("Sgd::Step");
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].data().grad()) Update(parameters_[i], states_[i]);
+Sgd::Sgd(std::vector<nn::Parameter> parameters, const SgdOptions& options,
+         const std::vector<ParameterGroup<SgdOptions>>& groups)
+    : OptimizerOf("Sgd", std::move(parameters), options, groups) {}
+
+std::vector<std::string> Sgd::StateNames(const SgdOptions& options) const {
+  if (options.momentum == 0) return {};
+  return {"momentum_buffer"};
+}
+
+void Sgd::Update(const SgdOptions& options, ParameterUpdate& update) {
+  ExecutionContext& context = update.context;
+  Tensor buffer;
+  const bool first = update.IsNew("momentum_buffer");
+  if (options.momentum != 0) buffer = update.LocalState("momentum_buffer");
+  const bool is_fused = options.momentum == 0 || (options.dampening == 0 && !options.nesterov);
+  if (is_fused) {
+    return ops::Sgd(context, options.lr, options.momentum, options.weight_decay, first,
+                    update.gradient, update.value, buffer);
   }
-}
-
-void Sgd::Update(nn::Parameter& parameter, State& state) const {
-  internal::StepOperands operands = internal::BeginStep(kName, parameter, state.layout);
-  const bool first = !state.buffer;
-  if (first && options_.momentum != 0) {
-    state.layout = parameter.data().layout();
-    state.buffer = internal::MakeState(operands.context, operands.value);
-  }
-  ops::Sgd(operands.context, options_.lr, options_.momentum, options_.weight_decay, first,
-           operands.gradient, operands.value, state.buffer);
-  internal::ClearGradient(parameter);
+  internal::ForTiles({update.gradient, update.value, buffer}, [&](std::vector<Tensor>& tile) {
+    StepInParts(context, options, first, tile[0], tile[1], tile[2]);
+  });
 }
 
 }  // namespace shardmesh::optim

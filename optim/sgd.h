@@ -3,16 +3,18 @@
 // Stochastic gradient descent with momentum (PyTorch's form of it), fused over the local shard:
 //
 //   d = g + weight_decay p
-//   b = d in the first step, momentum b + d later
-//   p -= lr b
+//   b = d in the first step, momentum b + (1 - dampening) d later
+//   p -= lr b                              nesterov: p -= lr (d + momentum b)
 //
 //   optim::Sgd optimizer(model.Parameters(), {.lr = 0.1, .momentum = 0.9});
 #ifndef SHARDMESH_OPTIM_SGD_H_
 #define SHARDMESH_OPTIM_SGD_H_
 
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "shardmesh/nn/parameter.h"
+#include "shardmesh/optim/optimizer.h"
 
 namespace shardmesh::optim {
 
@@ -20,42 +22,24 @@ struct SgdOptions {
   double lr = 1e-3;
   double momentum = 0;
   double weight_decay = 0;
+  double dampening = 0;
+  bool nesterov = false;  ///< Needs a momentum and no dampening.
+
+  std::vector<OptionField> Fields();
+  void Validate(std::string_view optimizer) const;
 };
 
-/// Belongs to one rank. The update is elementwise, so each rank updates its shard without
-/// communication. With momentum, a buffer of the parameter's dtype is allocated at its first step.
-class Sgd {
+/// State: with momentum "momentum_buffer". Dampening and Nesterov take several ops instead of one.
+class Sgd : public OptimizerOf<SgdOptions> {
  public:
-  /// Errors: as AdamW's.
-  Sgd(std::vector<nn::Parameter> parameters, const SgdOptions& options = {});
+  /// Errors: as OptimizerOf; throws Error(kInvalidArgument) for nesterov without momentum or with
+  /// dampening.
+  explicit Sgd(std::vector<nn::Parameter> parameters, const SgdOptions& options = {},
+               const std::vector<ParameterGroup<SgdOptions>>& groups = {});
 
-  /// Applies and clears the gradient of each parameter that has one; other parameters do not
-  /// change.
-  /// Local.
-  /// Errors: throws Error(kFailedPrecondition) naming the parameter if its values have been moved
-  /// to another layout since its first step, or FullyShard has not reduced all of its gradient;
-  /// nothing is updated in the latter case.
-  void Step();
-
-  double lr() const { return options_.lr; }
-  /// Throws Error(kInvalidArgument) if it is negative or not finite.
-  void set_lr(double lr);
-
-  /// The optimizer's state for one parameter.
-  struct State {
-    Layout layout;  ///< Of the buffer.
-    Tensor buffer;  ///< Undefined before the first step, or without momentum.
-  };
-  /// In the order of the parameters.
-  const std::vector<State>& states() const { return states_; }
-  const std::vector<nn::Parameter>& parameters() const { return parameters_; }
-
- private:
-  void Update(nn::Parameter& parameter, State& state) const;
-
-  std::vector<nn::Parameter> parameters_;
-  std::vector<State> states_;
-  SgdOptions options_;
+ protected:
+  std::vector<std::string> StateNames(const SgdOptions& options) const override;
+  void Update(const SgdOptions& options, ParameterUpdate& update) override;
 };
 
 }  // namespace shardmesh::optim

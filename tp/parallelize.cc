@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/base/name_pattern.h"
 
 namespace shardmesh::tp {
 namespace {
@@ -81,14 +82,7 @@ class Assignment {
 }  // namespace
 
 bool MatchesPattern(std::string_view pattern, std::string_view name) {
-  if (pattern.empty() || name.empty()) return pattern.empty() && name.empty();
-  if (pattern[0] != '*') {
-    return pattern[0] == name[0] && MatchesPattern(pattern.substr(1), name.substr(1));
-  }
-  for (size_t taken = 1; taken <= name.size() && name[taken - 1] != '.'; ++taken) {
-    if (MatchesPattern(pattern.substr(1), name.substr(taken))) return true;
-  }
-  return false;
+  return MatchesNamePattern(pattern, name);
 }
 
 void Parallelize(nn::Module& module, const DeviceMesh& mesh, std::string_view axis_name,

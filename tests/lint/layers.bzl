@@ -18,13 +18,14 @@ LAYERS = [
     struct(name = "placement", targets = ["//placement"], may_use = ["base", "//mesh:mesh_shape"]),
     struct(name = "dtensor", targets = ["//dtensor"], may_use = ["base", "tensor", "comm", "mesh", "placement"]),
     struct(name = "checkpoint", targets = ["//checkpoint"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor"]),
+    struct(name = "state", targets = ["//state"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor"]),
     # optim knows parameters but no modules; fsdp and tp do not know each other.
     struct(name = "nn", targets = ["//nn"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint"]),
-    struct(name = "optim", targets = ["//optim"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "//nn:parameter"]),
-    struct(name = "fsdp", targets = ["//fsdp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
-    struct(name = "tp", targets = ["//tp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim"]),
-    struct(name = "models", targets = ["//models/gpt2", "//models/llama"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim", "fsdp", "tp"]),
-    struct(name = "examples", targets = ["//examples:train_llama"], may_use = ["//:shardmesh", "base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint", "nn", "optim", "fsdp", "tp", "models"]),
+    struct(name = "optim", targets = ["//optim"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "state", "checkpoint", "//nn:parameter"]),
+    struct(name = "fsdp", targets = ["//fsdp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "state", "checkpoint", "nn", "optim"]),
+    struct(name = "tp", targets = ["//tp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "state", "checkpoint", "nn", "optim"]),
+    struct(name = "models", targets = ["//models/gpt2", "//models/llama"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "state", "checkpoint", "nn", "optim", "fsdp", "tp"]),
+    struct(name = "examples", targets = ["//examples:train_llama"], may_use = ["//:shardmesh", "base", "tensor", "comm", "mesh", "placement", "dtensor", "state", "checkpoint", "nn", "optim", "fsdp", "tp", "models"]),
 ]
 
 def _pattern(layer):

@@ -186,7 +186,7 @@ TEST(GradScalerTraining, SkipsAStepOnAllRanksIfAHookOfOneFindsAnInf) {
       EXPECT_EQ(scaler.scale(), holds ? scale / 2 : scale);
       EXPECT_EQ(model.Values() == before, holds) << i;
       steps += holds ? 0 : 1;
-      for (const optim::AdamW::State& state : optimizer.states()) EXPECT_EQ(state.step, steps);
+      for (const optim::ParameterState& state : optimizer.states()) EXPECT_EQ(state.step, steps);
     }
     const std::vector<Vector> before = model.Values();
     EXPECT_TRUE(step(-1));
