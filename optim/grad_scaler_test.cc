@@ -794,5 +794,26 @@ TEST(GradScaler, RefusesScalesThatDifferBetweenRanks) {
   }
 }
 
+TEST(GradScaler, HasItsStateAsLiveEntries) {
+  GradScaler scaler({.initial_scale = 1024});
+  const StateDict state = scaler.State();
+  EXPECT_EQ(state.size(), 2u);
+  EXPECT_EQ(state.Number("scale"), 1024);
+  EXPECT_EQ(state.Integer("growth_tracker"), 0);
+  state.Find("scale")->set(4096.0);
+  state.Find("growth_tracker")->set(int64_t{7});
+  EXPECT_EQ(scaler.state(), (GradScalerState{4096, 7}));
+  EXPECT_EQ(state.Integer("growth_tracker"), 7);
+  const auto message = [&](const char* name, const StateValue& value) {
+    return std::string(Catch([&] { state.Find(name)->set(value); }).message());
+  };
+  EXPECT_EQ(message("scale", int64_t{1}), "GradScaler: scale is given i64, expected f64");
+  EXPECT_EQ(message("growth_tracker", 1.0),
+            "GradScaler: growth_tracker is given f64, expected i64");
+  EXPECT_THAT(message("scale", -1.0), HasSubstr("scale is -1"));
+  EXPECT_THAT(message("growth_tracker", int64_t{-1}), HasSubstr("growth_tracker is -1"));
+  EXPECT_EQ(scaler.state(), (GradScalerState{4096, 7}));
+}
+
 }  // namespace
 }  // namespace shardmesh::optim

@@ -11,7 +11,7 @@
 //
 // An optimizer of one's own says what its options are and how one parameter's shard is updated:
 //
-//   struct SignSgdOptions {
+//   struct HeavyBallOptions {
 //     double lr = 1e-3;
 //     double momentum = 0.9;
 //     std::vector<optim::OptionField> Fields() {
@@ -19,17 +19,17 @@
 //     }
 //   };
 //
-//   class SignSgd : public optim::OptimizerOf<SignSgdOptions> {
+//   class HeavyBall : public optim::OptimizerOf<HeavyBallOptions> {
 //    public:
-//     explicit SignSgd(std::vector<nn::Parameter> parameters, const SignSgdOptions& options = {},
-//                      const std::vector<optim::ParameterGroup<SignSgdOptions>>& groups = {})
-//         : OptimizerOf("SignSgd", std::move(parameters), options, groups) {}
+//     HeavyBall(std::vector<nn::Parameter> parameters, const HeavyBallOptions& options,
+//               const std::vector<optim::ParameterGroup<HeavyBallOptions>>& groups = {})
+//         : OptimizerOf("HeavyBall", std::move(parameters), options, groups) {}
 //
 //    protected:
-//     std::vector<std::string> StateNames(const SignSgdOptions&) const override {
+//     std::vector<std::string> StateNames(const HeavyBallOptions&) const override {
 //       return {"momentum_buffer"};
 //     }
-//     void Update(const SignSgdOptions& options, optim::ParameterUpdate& update) override {
+//     void Update(const HeavyBallOptions& options, optim::ParameterUpdate& update) override {
 //       Tensor momentum = update.LocalState("momentum_buffer");
 //       ...             // ops of tensor/ops.h on update.value, update.gradient and momentum
 //     }
@@ -141,7 +141,7 @@ class Optimizer {
   /// optimizer's own options; group i is the i-th ParameterGroup, counted from 1.
   int num_groups() const { return num_groups_; }
   /// The group of parameters()[index].
-  int group_of(size_t index) const { return groups_.at(index); }
+  int group_of(size_t index) const { return groups_[index]; }
   /// Errors: throws Error(kOutOfRange) if there is no such group.
   double lr(int group = 0) const;
   /// Of all groups. Errors: throws Error(kInvalidArgument) if it is negative or not finite.
@@ -182,6 +182,7 @@ class Optimizer {
   /// For OptimizerOf: the group of each parameter.
   void SetGroups(int num_groups, std::vector<int> groups);
   void CheckFields(const std::vector<OptionField>& fields) const;
+  void CheckGroup(int group) const;
 
  private:
   virtual std::vector<OptionField> FieldsOf(int group) = 0;
@@ -192,8 +193,7 @@ class Optimizer {
 
   friend class ParameterUpdate;
 
-  void CheckGroup(int group) const;
-  /// Whether the parameter can be updated.
+  /// Throws unless gradient and state are in the layout of the parameter.
   void CheckLayouts(size_t index) const;
   /// Zeros, in place of what did not exist.
   DTensor MakeState(size_t index, std::string_view name);
@@ -216,7 +216,10 @@ template <typename Options>
 class OptimizerOf : public Optimizer {
  public:
   /// Errors: throws Error(kOutOfRange) if there is no such group.
-  const Options& options(int group = 0) const { return options_.at(group); }
+  const Options& options(int group = 0) const {
+    CheckGroup(group);
+    return options_[group];
+  }
 
  protected:
   /// Errors: as Optimizer's and AssignGroups'; throws Error(kInvalidArgument) naming an option that

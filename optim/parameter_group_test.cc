@@ -82,6 +82,7 @@ TEST(ParameterGroup, HasARateOfItsOwn) {
   EXPECT_EQ(optimizer.lr(0), 0.25);
   EXPECT_EQ(optimizer.lr(1), 0.25);
   EXPECT_EQ(ErrorOf([&] { optimizer.lr(2); }), "AdamW: there is no group 2 of 2");
+  EXPECT_EQ(ErrorOf([&] { optimizer.options(2); }), "AdamW: there is no group 2 of 2");
   EXPECT_EQ(ErrorOf([&] { optimizer.set_lr(-1, 1); }), "AdamW: there is no group -1 of 2");
   EXPECT_EQ(ErrorOf([&] { optimizer.set_lr(1, -1); }),
             "AdamW: lr is -1, expected 0 or more, and finite");
