@@ -49,6 +49,7 @@
 #include "shardmesh/optim/clip.h"
 #include "shardmesh/optim/grad_scaler.h"
 #include "shardmesh/optim/lion.h"
+#include "shardmesh/optim/lr_scheduler.h"
 #include "shardmesh/optim/muon.h"
 #include "shardmesh/optim/optimizer.h"
 #include "shardmesh/optim/parameter_group.h"

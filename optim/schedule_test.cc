@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "shardmesh/base/error.h"
 #include "shardmesh/checkpoint/safetensors_file.h"
 
@@ -75,6 +77,80 @@ TEST(CosineSchedule, NamesTheFieldThatMakesNoSense) {
     EXPECT_NE(message({.peak_lr = rate}).find("peak_lr is "), std::string::npos) << rate;
   }
   EXPECT_EQ(message({.peak_lr = 0}), "no error");
+}
+
+TEST(Schedules, AreRightAtTheirEdges) {
+  const ConstantSchedule constant = {.peak_lr = 8, .warmup_steps = 4};
+  const LinearSchedule line = {
+      .peak_lr = 8, .total_steps = 12, .warmup_steps = 4, .min_ratio = 0.25};
+  const WsdSchedule wsd = {
+      .peak_lr = 8, .total_steps = 20, .warmup_steps = 4, .decay_steps = 4, .min_ratio = 0.5};
+  const struct {
+    Schedule schedule;
+    int64_t step;
+    double rate;
+  } rows[] = {
+      // Warm-up begins with a part and ends with the whole, in all of them.
+      {constant, 0, 2},
+      {line, 0, 2},
+      {wsd, 0, 2},
+      {constant, 3, 8},
+      {line, 3, 8},
+      {wsd, 3, 8},
+      {line, 4, 7.25},  // An eighth of the way from 8 to 2,
+      {line, 7, 5},
+      {line, 11, 2},  // half of it, and all, in the last step;
+      {line, 12, 2},
+      {line, 99, 2},  // nothing follows.
+      {constant, 4, 8},
+      {constant, 1000000, 8},
+      {wsd, 4, 8},
+      {wsd, 15, 8},  // Stable until four steps before the end,
+      {wsd, 16, 7},
+      {wsd, 17, 6},
+      {wsd, 19, 4},  // which go down to a half.
+      {wsd, 20, 4},
+      {wsd, 99, 4},
+      {ConstantSchedule{.peak_lr = 3}, 0, 3},
+      {LinearSchedule{.peak_lr = 3, .total_steps = 3}, 0, 2},
+      {LinearSchedule{.peak_lr = 3, .total_steps = 3}, 2, 0},
+      {LinearSchedule{.peak_lr = 3, .total_steps = 2, .warmup_steps = 3}, 1, 2},
+      {LinearSchedule{.peak_lr = 3, .total_steps = 2, .warmup_steps = 3}, 3, 0},
+      {WsdSchedule{.peak_lr = 3, .total_steps = 5}, 4, 3},  // No decay.
+      {WsdSchedule{.peak_lr = 3, .total_steps = 5}, 5, 0},
+      {WsdSchedule{.peak_lr = 3, .total_steps = 3, .decay_steps = 3}, 0, 2},  // Nothing else.
+      {WsdSchedule{.peak_lr = 4, .total_steps = 4, .warmup_steps = 2, .decay_steps = 4}, 2, 1},
+  };
+  for (const auto& [schedule, step, rate] : rows) {
+    EXPECT_NEAR(schedule.At(step), rate, 1e-14) << step;
+    EXPECT_NEAR(schedule.At(step, 2), 2 * schedule.At(step, 1), 1e-14) << step;  // Another peak.
+  }
+}
+
+TEST(Schedules, NameTheFieldThatMakesNoSense) {
+  const auto message = [](const Schedule& schedule, int64_t step = 0) {
+    try {
+      schedule.At(step);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message(ConstantSchedule{}, -1), "ConstantSchedule: step -1 is negative");
+  EXPECT_EQ(message(ConstantSchedule{.warmup_steps = -2}),
+            "ConstantSchedule: warmup_steps -2 is negative");
+  EXPECT_EQ(message(ConstantSchedule{.peak_lr = -1}),
+            "ConstantSchedule: peak_lr is -1, expected 0 or more, and finite");
+  EXPECT_EQ(message(LinearSchedule{.total_steps = -3}),
+            "LinearSchedule: total_steps -3 is negative");
+  EXPECT_EQ(message(LinearSchedule{.min_ratio = 1.5}),
+            "LinearSchedule: min_ratio is 1.5, expected 0 to 1");
+  EXPECT_EQ(message(WsdSchedule{.total_steps = 5, .decay_steps = 6}),
+            "WsdSchedule: decay_steps is 6, expected 0 to total_steps 5");
+  EXPECT_EQ(message(WsdSchedule{.total_steps = 5, .decay_steps = -1}),
+            "WsdSchedule: decay_steps is -1, expected 0 to total_steps 5");
+  EXPECT_EQ(message(WsdSchedule{.peak_lr = std::nan("")}),
+            "WsdSchedule: peak_lr is nan, expected 0 or more, and finite");
 }
 
 }  // namespace
