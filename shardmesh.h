@@ -47,6 +47,7 @@
 #include "shardmesh/optim/adam.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/clip.h"
+#include "shardmesh/optim/ema.h"
 #include "shardmesh/optim/grad_scaler.h"
 #include "shardmesh/optim/lion.h"
 #include "shardmesh/optim/lr_scheduler.h"
