@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The code that three pages of docs/ show, between marks that name the page; docs_test.sh keeps
+// The code that four pages of docs/ show, between marks that name the page; docs_test.sh keeps
 // them the same. Each function trains a small Llama.
 #include <iostream>
 #include <numeric>
@@ -81,6 +81,107 @@ void TrainInF16(const DeviceMesh& mesh) {
   // docs/fsdp.md end
 }
 
+void TrainInGroups(const DeviceMesh& mesh) {
+  const DTensor batch = MakeBatch(mesh);
+  models::Llama model(kConfig);
+  for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
+  fsdp::FullyShard(model, mesh);
+  model.Initialize(/*seed=*/1);
+  // docs/optimizers.md begin
+  optim::AdamW optimizer(
+      model.Parameters(), {.lr = 3e-3, .weight_decay = 0.1},
+      {{.parameters = optim::IsNormOrBias, .change = [](auto& o) { o.weight_decay = 0; }},
+       {.parameters = {"model.embed_tokens.*"}, .change = [](auto& o) { o.lr *= 0.5; }}});
+  optim::LrScheduler scheduler(optimizer, optim::CosineSchedule{.total_steps = 20});
+  optim::Ema ema(model.Parameters());
+  for (int step = 0; step < 20; ++step) {
+    DTensor loss = nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch));
+    Backward(loss);
+    optim::ClipGradNorm(optimizer.parameters(), /*max_norm=*/1.0);
+    optimizer.Step();  // Applies and clears the gradients.
+    scheduler.Step();  // The rates of the next step.
+    ema.Update(/*decay=*/0.5);
+    Print("groups", step, loss);
+  }
+  {
+    const optim::Ema::Scope averaged = ema.Swap();  // The model has the averages here.
+    const NoGrad no_grad(mesh);
+    Print("averaged", 20, nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch)));
+  }
+  // docs/optimizers.md end
+}
+
+void TrainByMuon(const DeviceMesh& mesh) {
+  const DTensor batch = MakeBatch(mesh);
+  models::Llama model(kConfig);
+  for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
+  fsdp::FullyShard(model, mesh);
+  model.Initialize(/*seed=*/1);
+  // docs/optimizers.md begin
+  std::vector<nn::Parameter> matrices, rest;
+  for (auto& [name, parameter] : model.NamedParameters()) {
+    const bool is_hidden = name.starts_with("model.layers.") && parameter.shape().size() == 2;
+    (is_hidden ? matrices : rest).push_back(parameter);
+  }
+  optim::Muon muon(matrices, {.lr = 0.02});
+  optim::AdamW adamw(rest, {.lr = 3e-3});
+  for (int step = 0; step < 20; ++step) {
+    DTensor loss = nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch));
+    Backward(loss);
+    optim::ClipGradNorm(model.Parameters(), /*max_norm=*/1.0);
+    muon.Step();
+    adamw.Step();
+    Print("muon", step, loss);
+  }
+  // docs/optimizers.md end
+}
+
+// docs/optimizers.md begin
+struct HeavyBallOptions {
+  double lr = 1e-3;
+  double momentum = 0.9;
+  std::vector<optim::OptionField> Fields() {
+    return {{"lr", &lr}, {"momentum", &momentum, /*low=*/0, /*high=*/1}};
+  }
+};
+
+/// p -= lr b, where b = momentum b + g.
+class HeavyBall : public optim::OptimizerOf<HeavyBallOptions> {
+ public:
+  explicit HeavyBall(std::vector<nn::Parameter> parameters, const HeavyBallOptions& options = {},
+                     const std::vector<optim::ParameterGroup<HeavyBallOptions>>& groups = {})
+      : OptimizerOf("HeavyBall", std::move(parameters), options, groups) {}
+
+ protected:
+  std::vector<std::string> StateNames(const HeavyBallOptions&) const override {
+    return {"momentum_buffer"};
+  }
+  void Update(const HeavyBallOptions& options, optim::ParameterUpdate& update) override {
+    ExecutionContext& context = update.context;
+    Tensor ball = update.LocalState("momentum_buffer");
+    ops::BinaryInto(context, BinaryOp::kMul, ball, options.momentum);
+    ops::Accumulate(context, update.gradient, ball);
+    ops::Accumulate(context, ops::Binary(context, BinaryOp::kMul, ball, -options.lr), update.value);
+  }
+};
+// docs/optimizers.md end
+
+void TrainByHeavyBall(const DeviceMesh& mesh) {
+  const DTensor batch = MakeBatch(mesh);
+  models::Llama model(kConfig);
+  for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
+  fsdp::FullyShard(model, mesh);
+  model.Initialize(/*seed=*/1);
+  HeavyBall optimizer(model.Parameters(), {.lr = 0.1});
+  for (int step = 0; step < 20; ++step) {
+    DTensor loss = nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch));
+    Backward(loss);
+    optim::ClipGradNorm(optimizer.parameters(), /*max_norm=*/1.0);
+    optimizer.Step();
+    Print("ball", step, loss);
+  }
+}
+
 void TrainTensorParallel(const DeviceMesh& mesh) {
   const DTensor batch = MakeBatch(mesh);
   models::Llama model(kConfig);
@@ -146,6 +247,9 @@ int main() {
   const absl::Status status = RunRanks(4, [](Communicator& world) {
     TrainFullyShard(DeviceMesh::Create(world, {{"dp", 4}}));
     TrainInF16(DeviceMesh::Create(world, {{"dp", 4}}));
+    TrainInGroups(DeviceMesh::Create(world, {{"dp", 4}}));
+    TrainByMuon(DeviceMesh::Create(world, {{"dp", 4}}));
+    TrainByHeavyBall(DeviceMesh::Create(world, {{"dp", 4}}));
     TrainTensorParallel(DeviceMesh::Create(world, {{"dp", 2}, {"tp", 2}}));
     TrainCheckpointed(DeviceMesh::Create(world, {{"dp", 4}}));
   });

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The C++ blocks of three pages of docs/ are what stands between the marks of
+# The C++ blocks of four pages of docs/ are what stands between the marks of
 # examples/docs_example.cc, and that program trains. Argument: its binary.
 set -euo pipefail
 
@@ -20,7 +20,7 @@ kept() {
     on { print substr($0, indent) }' "$source"
 }
 
-for page in docs/activation_checkpointing.md docs/fsdp.md docs/tp.md; do
+for page in docs/activation_checkpointing.md docs/fsdp.md docs/optimizers.md docs/tp.md; do
   if [[ -z $(kept "$page") || $(shown "$page") != "$(kept "$page")" ]]; then
     echo "the \`\`\`cpp blocks of $page are not what stands between its marks in $source:"
     diff <(shown "$page") <(kept "$page") || true
@@ -30,7 +30,7 @@ done
 
 out=$("$1")
 echo "$out"
-for name in fsdp f16 tp checkpointed; do
+for name in fsdp f16 groups muon ball tp checkpointed; do
   awk -v name="$name" '$1 == name { if (first == "") first = $5; last = $5 }
     END { exit !(first > 5 && last < first / 2) }' <<<"$out" ||
     { echo "FAILED: the loss of $name does not fall by half" && exit 1; }
