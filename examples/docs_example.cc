@@ -158,7 +158,7 @@ class HeavyBall : public optim::OptimizerOf<HeavyBallOptions> {
   }
   void Update(const HeavyBallOptions& options, optim::ParameterUpdate& update) override {
     ExecutionContext& context = update.context;
-    Tensor ball = update.LocalState("momentum_buffer");
+    Tensor& ball = update.LocalState("momentum_buffer");
     ops::BinaryInto(context, BinaryOp::kMul, ball, options.momentum);
     ops::Accumulate(context, update.gradient, ball);
     ops::Accumulate(context, ops::Binary(context, BinaryOp::kMul, ball, -options.lr), update.value);

@@ -80,7 +80,7 @@ void Muon::Update(const MuonOptions& options, ParameterUpdate& update) {
   if (parameter.shape().NumElements() == 0) return;
   const DTensor& gradient = parameter.data().grad();
   const NoGrad no_grad(parameter.mesh());
-  const DTensor buffer = update.GlobalState("momentum_buffer");
+  const DTensor& buffer = update.GlobalState("momentum_buffer");
   MulInPlace(buffer, options.momentum);
   AddInPlace(buffer, gradient * (1 - options.momentum));
   DTensor direction = buffer;

@@ -73,14 +73,16 @@ void Assign(const std::string& optimizer, const OptionField& field, const StateV
 
 // ---- state of a parameter -----------------------------------------------------------------------
 
-const ParameterState::Entry* ParameterState::FindEntry(std::string_view name) const {
-  const auto found = std::find_if(tensors_.begin(), tensors_.end(),
-                                  [&](const Entry& entry) { return entry.name == name; });
-  return found == tensors_.end() ? nullptr : &*found;
-}
+ParameterState::Entry::Entry(std::string name, DTensor tensor, bool is_zeros)
+    : name(std::move(name)),
+      tensor(std::move(tensor)),
+      layout(this->tensor.layout()),
+      local(this->tensor.local()),
+      zeros_version(is_zeros ? local.storage()->version() : -1) {}
 
 void ParameterState::Erase(std::string_view name) {
   std::erase_if(tensors_, [&](const Entry& entry) { return entry.name == name; });
+  is_complete_ = false;
 }
 
 const DTensor& ParameterState::Find(std::string_view name) const {
@@ -89,23 +91,19 @@ const DTensor& ParameterState::Find(std::string_view name) const {
   return entry == nullptr ? none : entry->tensor;
 }
 
-ParameterUpdate::ParameterUpdate(Optimizer& optimizer, size_t index)
-    : parameter(optimizer.parameters_[index]),
-      context(parameter.data().mesh().context()),
-      step(optimizer.states_[index].step + 1),
-      value(parameter.data().local()),
-      gradient(ops::Contiguous(context, parameter.data().grad().local())),
-      optimizer_(optimizer),
-      index_(index) {}
+ParameterUpdate::ParameterUpdate(const nn::Parameter& parameter, const DTensor& data,
+                                 ParameterState& state, std::string_view optimizer)
+    : parameter(parameter),
+      context(data.mesh().context()),
+      step(state.step + 1),
+      value(data.local()),
+      gradient(ops::Contiguous(context, data.grad().local())),
+      state_(state),
+      optimizer_(optimizer) {}
 
-DTensor ParameterUpdate::GlobalState(std::string_view name) {
-  const ParameterState::Entry* entry = optimizer_.states_[index_].FindEntry(name);
-  return entry != nullptr ? entry->tensor : optimizer_.MakeState(index_, name);
-}
-
-bool ParameterUpdate::IsNew(std::string_view name) const {
-  const ParameterState::Entry* entry = optimizer_.states_[index_].FindEntry(name);
-  return entry == nullptr || entry->zeros_version == entry->tensor.local().storage()->version();
+void ParameterUpdate::ThrowUnknown(std::string_view name) const {
+  ThrowInvalid(std::string(optimizer_), ": an update asks for the state ", std::string(name),
+               ", which StateNames does not list");
 }
 
 // ---- construction and groups --------------------------------------------------------------------
@@ -154,31 +152,33 @@ void Optimizer::set_lr(int group, double lr) {
 
 // ---- steps --------------------------------------------------------------------------------------
 
-void Optimizer::CheckLayouts(size_t index) const {
+void Optimizer::CheckLayouts(size_t index, const DTensor& data) const {
   const nn::Parameter& parameter = parameters_[index];
-  const DTensor& data = parameter.data();
   const DTensor& gradient = data.grad();
-  if (gradient.layout() != data.layout()) {
+  const Layout& layout = data.layout();
+  if (gradient.layout() != layout) {
     Throw(absl::StatusCode::kFailedPrecondition, name_, ": the gradient of ", parameter.ToString(),
           " is ", gradient.ToString(), ", expected the parameter's layout");
   }
   for (const ParameterState::Entry& entry : states_[index].tensors_) {
-    if (entry.tensor.layout() == data.layout()) continue;
+    if (entry.layout == layout) continue;
     Throw(absl::StatusCode::kFailedPrecondition, name_, ": parameter ", parameter.ToString(),
-          " has moved; its optimizer state is ", entry.tensor.layout().ToString(),
+          " has moved; its optimizer state is ", entry.layout.ToString(),
           "; call Relayout() first");
   }
 }
 
 void Optimizer::Step() {
-  for (const nn::Parameter& parameter : parameters_) parameter.CheckGradientIsReduced(step_name_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].data().grad()) CheckLayouts(i);
+    parameters_[i].CheckGradientIsReduced(step_name_);
+    const DTensor& data = parameters_[i].data();
+    if (data.grad()) CheckLayouts(i, data);
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     DTensor leaf = parameters_[i].data();
     if (!leaf.grad()) continue;
-    ParameterUpdate update(*this, i);
+    MakeStates(i);
+    ParameterUpdate update(parameters_[i], leaf, states_[i], name_);
     UpdateIn(groups_[i], update);
     states_[i].step = update.step;
     leaf.ZeroGrad();
@@ -195,17 +195,14 @@ void Optimizer::ZeroGrad() {
 
 // ---- state --------------------------------------------------------------------------------------
 
-DTensor Optimizer::MakeState(size_t index, std::string_view name) {
-  const std::vector<std::string> names = StateNamesOf(groups_[index]);
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    ThrowInvalid(name_, ": an update asks for the state ", std::string(name),
-                 ", which StateNames does not list");
+void Optimizer::MakeStates(size_t index) {
+  ParameterState& state = states_[index];
+  if (state.is_complete_) return;
+  for (const std::string& name : StateNamesOf(groups_[index])) {
+    if (state.FindEntry(name) != nullptr) continue;
+    state.tensors_.emplace_back(name, internal::ZerosBeside(parameters_[index]), /*is_zeros=*/true);
   }
-  DTensor zeros = internal::ZerosBeside(parameters_[index]);
-  states_[index].tensors_.push_back({.name = std::string(name),
-                                     .tensor = zeros,
-                                     .zeros_version = zeros.local().storage()->version()});
-  return zeros;
+  state.is_complete_ = true;
 }
 
 void Optimizer::CreateState() {
@@ -213,20 +210,16 @@ void Optimizer::CreateState() {
     if (parameter.requires_grad()) parameter.data();  // Throws if there is none.
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].requires_grad()) continue;
-    for (const std::string& name : StateNamesOf(groups_[i])) {
-      if (!states_[i].Find(name)) MakeState(i, name);
-    }
+    if (parameters_[i].requires_grad()) MakeStates(i);
   }
 }
 
 void Optimizer::Relayout() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Layout& layout = parameters_[i].layout();
     for (ParameterState::Entry& entry : states_[i].tensors_) {
-      if (entry.tensor.layout() == parameters_[i].layout()) continue;
-      const bool is_new = entry.zeros_version == entry.tensor.local().storage()->version();
-      entry.tensor = internal::MovedTo(entry.tensor, parameters_[i].layout());
-      entry.zeros_version = is_new ? entry.tensor.local().storage()->version() : -1;
+      if (entry.layout == layout) continue;
+      entry = {entry.name, internal::MovedTo(entry.tensor, layout), entry.IsNew()};
     }
   }
 }
@@ -250,7 +243,7 @@ void Optimizer::AddSteps(size_t index, StateDict& state) {
 void Optimizer::GiveState(size_t index, const std::string& name, StateValue value) {
   DTensor given = internal::TensorBeside(parameters_[index], name_, name, value);
   states_[index].Erase(name);
-  states_[index].tensors_.push_back({.name = name, .tensor = std::move(given)});
+  states_[index].tensors_.emplace_back(name, std::move(given), /*is_zeros=*/false);
 }
 
 void Optimizer::AddTensor(size_t index, const std::string& name, StateDict& state) {
@@ -273,7 +266,11 @@ void Optimizer::AddOption(int group, const OptionField& field, StateDict& state)
   StateEntry entry;
   entry.name = absl::StrCat("groups.", group, ".", field.name);
   entry.get = [field] { return ValueOf(field); };
-  entry.set = [this, field](const StateValue& value) { Assign(name_, field, value); };
+  entry.set = [this, field](const StateValue& value) {
+    Assign(name_, field, value);
+    // Other options may need other state.
+    for (ParameterState& state : states_) state.is_complete_ = false;
+  };
   state.Add(std::move(entry));
 }
 

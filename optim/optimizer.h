@@ -30,7 +30,7 @@
 //       return {"momentum_buffer"};
 //     }
 //     void Update(const HeavyBallOptions& options, optim::ParameterUpdate& update) override {
-//       Tensor momentum = update.LocalState("momentum_buffer");
+//       Tensor& momentum = update.LocalState("momentum_buffer");
 //       ...             // ops of tensor/ops.h on update.value, update.gradient and momentum
 //     }
 //   };
@@ -71,19 +71,29 @@ class ParameterState {
   friend class Optimizer;
   friend class ParameterUpdate;
   struct Entry {
+    Entry(std::string name, DTensor tensor, bool is_zeros);
+
     std::string name;
     DTensor tensor;
+    // Of `tensor`: a step that reads them here touches less memory.
+    Layout layout;
+    Tensor local;
     /// Of its storage, when it was filled with zeros; -1 if it was given. As long as that is the
     /// version, no update has written it.
-    int64_t zeros_version = -1;
+    int64_t zeros_version;
+    bool IsNew() const { return zeros_version == local.storage()->version(); }
   };
-  const Entry* FindEntry(std::string_view name) const;
+  const Entry* FindEntry(std::string_view name) const {
+    for (const Entry& entry : tensors_) {
+      if (entry.name == name) return &entry;
+    }
+    return nullptr;
+  }
   void Erase(std::string_view name);
 
   std::vector<Entry> tensors_;
+  bool is_complete_ = false;  // Whether all that an update may ask for exists.
 };
-
-class Optimizer;
 
 /// One parameter in one step. Lives as long as the call that it is passed to.
 class ParameterUpdate {
@@ -97,18 +107,26 @@ class ParameterUpdate {
   /// The state of this name, zeros before the first step. Its shard, to be written in place on
   /// every rank, elements or not; and all of it, for updates that mix elements.
   /// Errors: throw Error(kInvalidArgument) if StateNames does not list the name.
-  Tensor LocalState(std::string_view name) { return GlobalState(name).local(); }
-  DTensor GlobalState(std::string_view name);
+  Tensor& LocalState(std::string_view name) { return Find(name).local; }
+  const DTensor& GlobalState(std::string_view name) { return Find(name).tensor; }
   /// Whether nothing has written the state since it was made of zeros. Local: ranks without
   /// elements may differ.
-  bool IsNew(std::string_view name) const;
+  bool IsNew(std::string_view name) { return Find(name).IsNew(); }
 
  private:
   friend class Optimizer;
-  ParameterUpdate(Optimizer& optimizer, size_t index);
+  ParameterUpdate(const nn::Parameter& parameter, const DTensor& data, ParameterState& state,
+                  std::string_view optimizer);
+  ParameterState::Entry& Find(std::string_view name) {
+    for (ParameterState::Entry& entry : state_.tensors_) {
+      if (entry.name == name) return entry;
+    }
+    ThrowUnknown(name);
+  }
+  [[noreturn]] void ThrowUnknown(std::string_view name) const;
 
-  Optimizer& optimizer_;
-  size_t index_;
+  ParameterState& state_;
+  std::string_view optimizer_;
 };
 
 /// Belongs to one rank. Not copyable or movable: schedules and states hold its address.
@@ -191,12 +209,10 @@ class Optimizer {
   virtual std::vector<std::string> StateNamesOf(int group) const = 0;
   virtual void UpdateIn(int group, ParameterUpdate& update) = 0;
 
-  friend class ParameterUpdate;
-
   /// Throws unless gradient and state are in the layout of the parameter.
-  void CheckLayouts(size_t index) const;
-  /// Zeros, in place of what did not exist.
-  DTensor MakeState(size_t index, std::string_view name);
+  void CheckLayouts(size_t index, const DTensor& data) const;
+  /// Makes what does not exist, as zeros.
+  void MakeStates(size_t index);
   void GiveState(size_t index, const std::string& name, StateValue value);
   void AddSteps(size_t index, StateDict& state);
   void AddTensor(size_t index, const std::string& name, StateDict& state);

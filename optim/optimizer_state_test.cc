@@ -370,7 +370,7 @@ class HeavyBall : public OptimizerOf<HeavyBallOptions> {
   std::vector<std::string> StateNames(const HeavyBallOptions&) const override { return {"ball"}; }
   void Update(const HeavyBallOptions& options, ParameterUpdate& update) override {
     if (asks_for_more) update.LocalState("more");
-    Tensor ball = update.LocalState("ball");
+    Tensor& ball = update.LocalState("ball");
     ops::BinaryInto(update.context, BinaryOp::kMul, ball, options.momentum);
     ops::Accumulate(update.context, update.gradient, ball);
     ops::Accumulate(update.context, ops::Binary(update.context, BinaryOp::kMul, ball, -options.lr),

@@ -59,11 +59,14 @@ std::vector<std::string> Sgd::StateNames(const SgdOptions& options) const {
 
 void Sgd::Update(const SgdOptions& options, ParameterUpdate& update) {
   ExecutionContext& context = update.context;
-  Tensor buffer;
+  if (options.momentum == 0) {
+    Tensor no_buffer;
+    return ops::Sgd(context, options.lr, /*momentum=*/0, options.weight_decay, /*first=*/false,
+                    update.gradient, update.value, no_buffer);
+  }
   const bool first = update.IsNew("momentum_buffer");
-  if (options.momentum != 0) buffer = update.LocalState("momentum_buffer");
-  const bool is_fused = options.momentum == 0 || (options.dampening == 0 && !options.nesterov);
-  if (is_fused) {
+  Tensor& buffer = update.LocalState("momentum_buffer");
+  if (options.dampening == 0 && !options.nesterov) {
     return ops::Sgd(context, options.lr, options.momentum, options.weight_decay, first,
                     update.gradient, update.value, buffer);
   }

@@ -62,7 +62,7 @@ void AdamStep(const AdamRule& rule, ParameterUpdate& update) {
                           .eps = rule.eps,
                           .weight_decay = rule.decoupled_decay,
                           .step = update.step};
-  Tensor m = update.LocalState("exp_avg"), v = update.LocalState("exp_avg_sq");
+  Tensor &m = update.LocalState("exp_avg"), &v = update.LocalState("exp_avg_sq");
   if (!rule.amsgrad && rule.l2_decay == 0) {
     return ops::AdamW(context, step, update.gradient, update.value, m, v);
   }
