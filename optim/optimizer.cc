@@ -279,8 +279,6 @@ StateDict Optimizer::State() {
   StateDict state;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const nn::Parameter& parameter = parameters_[i];
-    const bool has_state = states_[i].step > 0 || !states_[i].tensors_.empty();
-    if (!has_state && !parameter.requires_grad()) continue;
     if (!parameter.IsPlaced()) {
       Throw(absl::StatusCode::kFailedPrecondition, name_, ": parameter ", parameter.ToString(),
             " has no mesh yet, so its state has no place: call Parallelize, FullyShard or ",

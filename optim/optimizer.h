@@ -184,8 +184,8 @@ class Optimizer {
   ///   |                           | "momentum_buffer" and so on                                 |
   ///   | "groups.<i>.<option>"     | f64, i64 or bool; "lr" and so on                            |
   ///
-  /// of each parameter that is trainable or has state. Loading makes state that does not exist;
-  /// what a checkpoint lacks is forgotten (StateEntry::clear): its next step is its first.
+  /// of each parameter, frozen or not. Loading makes state that does not exist; what a checkpoint
+  /// lacks is forgotten (StateEntry::clear): its next step is its first.
   /// Local. The optimizer must outlive the result.
   /// Errors: throws Error(kFailedPrecondition) naming a parameter that has no name, the name of
   /// another, or no mesh yet. What sets an entry throws Error(kInvalidArgument) naming it if the

@@ -17,10 +17,10 @@ LAYERS = [
     # Planning for a large mesh needs its shape, never a communicator or a tensor.
     struct(name = "placement", targets = ["//placement"], may_use = ["base", "//mesh:mesh_shape"]),
     struct(name = "dtensor", targets = ["//dtensor"], may_use = ["base", "tensor", "comm", "mesh", "placement"]),
-    struct(name = "checkpoint", targets = ["//checkpoint"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor"]),
     struct(name = "state", targets = ["//state"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor"]),
+    struct(name = "checkpoint", targets = ["//checkpoint"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "state"]),
     # optim knows parameters but no modules; fsdp and tp do not know each other.
-    struct(name = "nn", targets = ["//nn"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "checkpoint"]),
+    struct(name = "nn", targets = ["//nn"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "state", "checkpoint"]),
     struct(name = "optim", targets = ["//optim"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "state", "checkpoint", "//nn:parameter"]),
     struct(name = "fsdp", targets = ["//fsdp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "state", "checkpoint", "nn", "optim"]),
     struct(name = "tp", targets = ["//tp"], may_use = ["base", "tensor", "comm", "mesh", "placement", "dtensor", "state", "checkpoint", "nn", "optim"]),

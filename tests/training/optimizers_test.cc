@@ -10,10 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "shardmesh/base/error.h"
+#include "shardmesh/checkpoint/load.h"
+#include "shardmesh/checkpoint/save.h"
+#include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/nn/layer_norm.h"
 #include "shardmesh/nn/linear.h"
+#include "shardmesh/nn/state.h"
 #include "shardmesh/optim/adam.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/clip.h"
@@ -66,51 +71,79 @@ DTensor LossOf(Mlp& model, const DeviceMesh& mesh, int step) {
 
 using Optimizers = std::vector<std::unique_ptr<optim::Optimizer>>;
 
-// Evaluates with averages after each step; what was trained goes on from its own weights.
-Outcome TrainWith(const DeviceMesh& mesh, const std::function<Optimizers(Mlp&)>& make) {
-  Mlp model(mesh);
-  const Optimizers optimizers = make(model);
-  std::vector<std::unique_ptr<optim::LrScheduler>> schedulers;
-  for (const auto& optimizer : optimizers) {
-    schedulers.push_back(std::make_unique<optim::LrScheduler>(
-        *optimizer,
-        optim::WsdSchedule{.total_steps = kSteps, .warmup_steps = 2, .decay_steps = 2}));
-  }
-  optim::GradScaler scaler({.initial_scale = 16});
-  optim::Ema ema(model.Parameters());
-  Outcome outcome;
-  for (int step = 0; step < kSteps; ++step) {
-    const DTensor loss = LossOf(model, mesh, step);
-    outcome.losses.push_back(Item(loss));
-    Backward(scaler.Scale(loss));
-    scaler.Unscale(model.Parameters());
-    optim::ClipGradNorm(model.Parameters(), /*max_norm=*/1.0);
-    for (size_t i = 0; i < optimizers.size(); ++i) {
-      scaler.Step(*optimizers[i]);
-      schedulers[i]->Step();
+// A training and all that it needs to go on later.
+class Training {
+ public:
+  Training(const DeviceMesh& mesh, const std::function<Optimizers(Mlp&)>& make)
+      : mesh_(mesh), model_(mesh), optimizers_(make(model_)), ema_(model_.Parameters()) {
+    for (const auto& optimizer : optimizers_) {
+      schedulers_.push_back(std::make_unique<optim::LrScheduler>(
+          *optimizer,
+          optim::WsdSchedule{.total_steps = kSteps, .warmup_steps = 2, .decay_steps = 2}));
     }
-    scaler.Update();
-    ema.Update(/*decay=*/0.75);
-    const optim::Ema::Scope averaged = ema.Swap();
-    const NoGrad no_grad(mesh);
-    outcome.losses.push_back(Item(LossOf(model, mesh, /*step=*/50)));
   }
-  for (const auto& [name, parameter] : model.NamedParameters()) {
-    outcome.parameters[name] = FullTensor(parameter.data()).ToVector<double>();
+
+  void Step() {
+    const DTensor loss = LossOf(model_, mesh_, static_cast<int>(step_++));
+    losses_.push_back(Item(loss));
+    Backward(scaler_.Scale(loss));
+    scaler_.Unscale(model_.Parameters());
+    optim::ClipGradNorm(model_.Parameters(), /*max_norm=*/1.0);
+    for (size_t i = 0; i < optimizers_.size(); ++i) {
+      scaler_.Step(*optimizers_[i]);
+      schedulers_[i]->Step();
+    }
+    scaler_.Update();
+    ema_.Update(/*decay=*/0.75);
+    // Evaluates with the averages; what is trained goes on from its own weights.
+    const optim::Ema::Scope averaged = ema_.Swap();
+    const NoGrad no_grad(mesh_);
+    losses_.push_back(Item(LossOf(model_, mesh_, /*step=*/50)));
   }
-  for (size_t i = 0; i < ema.parameters().size(); ++i) {
-    outcome.parameters["average." + ema.parameters()[i].name()] =
-        FullTensor(ema.averages()[i]).ToVector<double>();
+
+  StateDict State() {
+    StateDict state;
+    state.Merge("model", nn::State(model_));
+    for (size_t i = 0; i < optimizers_.size(); ++i) {
+      state.Merge("optim" + std::to_string(i), optimizers_[i]->State());
+      state.Merge("scheduler" + std::to_string(i), schedulers_[i]->State());
+    }
+    state.Merge("scaler", scaler_.State());
+    state.Merge("ema", ema_.State());
+    state.Bind("step", &step_);
+    return state;
   }
-  for (const auto& optimizer : optimizers) {
-    const StateDict state = optimizer->State();
+
+  // The losses, weights, averages and states of optimizers.
+  Outcome Result() {
+    Outcome outcome;
+    outcome.losses = losses_;
+    const StateDict state = State();
     for (const StateEntry& entry : state.entries()) {
       const StateValue value = entry.Get();
       if (const auto* tensor = std::get_if<DTensor>(&value))
         outcome.parameters[entry.name] = FullTensor(*tensor).ToVector<double>();
+      if (const auto* number = std::get_if<double>(&value))
+        outcome.parameters[entry.name] = {*number};
     }
+    return outcome;
   }
-  return outcome;
+
+ private:
+  DeviceMesh mesh_;
+  Mlp model_;
+  Optimizers optimizers_;
+  std::vector<std::unique_ptr<optim::LrScheduler>> schedulers_;
+  optim::GradScaler scaler_{{.initial_scale = 16, .growth_interval = 2}};
+  optim::Ema ema_;
+  int64_t step_ = 0;
+  std::vector<double> losses_;
+};
+
+Outcome TrainWith(const DeviceMesh& mesh, const std::function<Optimizers(Mlp&)>& make) {
+  Training training(mesh, make);
+  for (int step = 0; step < kSteps; ++step) training.Step();
+  return training.Result();
 }
 
 template <typename Optimizer, typename Options>
@@ -124,8 +157,18 @@ Optimizers WithoutDecayOfNorms(Mlp& model, const Options& options) {
   return optimizers;
 }
 
-TEST(Optimizers, TrainAlikeOnAllMeshes) {
-  const std::vector<std::function<Optimizers(Mlp&)>> makers = {
+Optimizers MuonBesideAdamW(Mlp& model) {
+  std::vector<nn::Parameter> matrices, rest;
+  for (const nn::Parameter& p : model.Parameters())
+    (optim::IsNormOrBias(p) ? rest : matrices).push_back(p);
+  Optimizers optimizers;
+  optimizers.push_back(std::make_unique<optim::Muon>(matrices, optim::MuonOptions{.lr = 0.02}));
+  optimizers.push_back(std::make_unique<optim::AdamW>(rest, optim::AdamWOptions{.lr = 0.03}));
+  return optimizers;
+}
+
+std::vector<std::function<Optimizers(Mlp&)>> Makers() {
+  return {
       [](Mlp& model) {
         return WithoutDecayOfNorms<optim::AdamW>(
             model, optim::AdamWOptions{.lr = 0.03, .weight_decay = 0.1});
@@ -147,24 +190,46 @@ TEST(Optimizers, TrainAlikeOnAllMeshes) {
         return WithoutDecayOfNorms<optim::Lion>(
             model, optim::LionOptions{.lr = 0.01, .weight_decay = 0.1});
       },
+      MuonBesideAdamW,
   };
-  for (const auto& make : makers) {
+}
+
+TEST(Optimizers, TrainAlikeOnAllMeshes) {
+  for (const auto& make : Makers()) {
     ExpectSameOnAllMeshes([&](const DeviceMesh& mesh) { return TrainWith(mesh, make); });
   }
 }
 
-TEST(Optimizers, TrainAlikeOnAllMeshesWithMuonBesideAdamW) {
-  ExpectSameOnAllMeshes([](const DeviceMesh& mesh) {
-    return TrainWith(mesh, [](Mlp& model) {
-      std::vector<nn::Parameter> matrices, rest;
-      for (const nn::Parameter& p : model.Parameters())
-        (optim::IsNormOrBias(p) ? rest : matrices).push_back(p);
-      Optimizers optimizers;
-      optimizers.push_back(std::make_unique<optim::Muon>(matrices, optim::MuonOptions{.lr = 0.02}));
-      optimizers.push_back(std::make_unique<optim::AdamW>(rest, optim::AdamWOptions{.lr = 0.03}));
-      return optimizers;
-    });
-  });
+// Half of the steps on one mesh, half on another, with a checkpoint between them.
+TEST(Optimizers, GoOnFromACheckpointOnAnotherMesh) {
+  int number = 0;
+  for (const auto& make : Makers()) {
+    const std::string folder = ::testing::TempDir() + "/optimizers_" + std::to_string(number++);
+    ThrowIfError(RunRanks(3, [&](Communicator& world) {
+      Training training(DeviceMesh::Create(world, {{"dp", 3}}), make);
+      for (int step = 0; step < kSteps / 2; ++step) training.Step();
+      ThrowIfError(checkpoint::Save(folder, training.State(), {.sync = false}));
+    }));
+    const auto second_half = [&](const DeviceMesh& mesh) {
+      Training training(mesh, make);
+      StateDict state = training.State();
+      ThrowIfError(checkpoint::Load(folder, state));
+      for (int step = kSteps / 2; step < kSteps; ++step) training.Step();
+      return training.Result();
+    };
+    ExpectSameOnMeshes({{{"dp", 2}}, {{"dp", 2}, {"tp", 2}}}, second_half);
+    // And that is what a training without a checkpoint has.
+    ThrowIfError(RunRanks(1, [&](Communicator& world) {
+      const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 1}});
+      const Outcome whole = TrainWith(mesh, make), resumed = second_half(mesh);
+      ASSERT_EQ(resumed.losses.size(), static_cast<size_t>(kSteps));
+      EXPECT_LE(RelativeError(resumed.losses, {whole.losses.end() - kSteps, whole.losses.end()}),
+                1e-12);
+      for (const auto& [name, values] : whole.parameters) {
+        EXPECT_LE(RelativeError(resumed.parameters.at(name), values), 1e-12) << name;
+      }
+    }));
+  }
 }
 
 }  // namespace
