@@ -41,10 +41,10 @@ constexpr char kUsage[] =
     "\n";
 constexpr char kExitCodes[] =
     "\n"
-    "Exit code: 0 after a whole run; 128 + the signal's number where SIGINT, SIGTERM or SIGHUP "
-    "ended\n"
-    "it between two steps (a second signal ends it at once); 1 after an error, with a line on "
-    "stderr.\n";
+    "Exit code: 0 after a whole run; where SIGINT, SIGTERM or SIGHUP ended it between two steps, "
+    "0\n"
+    "with --checkpoint_dir, which has the state then, else 128 + the signal's number (a second\n"
+    "signal ends it at once); 1 after an error, with a line on stderr.\n";
 constexpr int kExitSignal = 128;
 constexpr char kInstalledText[] = "/var/cache/shardmesh/kjv.txt";  // Written by bazelw.
 
@@ -93,6 +93,7 @@ absl::StatusOr<MetricsFile> CreateMetrics(const std::string& path,
 absl::Status Run(const TrainFlags& flags) {
   WatchInterrupt();
   SHARDMESH_RETURN_IF_ERROR(flags.options.Validate());
+  SHARDMESH_RETURN_IF_ERROR(flags.checkpoints.Validate());
   const std::optional<std::string> path = GivenText(flags);
   SHARDMESH_ASSIGN_OR_RETURN(const ByteText text,
                              path ? ByteText::Open(*path) : OpenInstalledText());
@@ -105,7 +106,13 @@ absl::Status Run(const TrainFlags& flags) {
     SHARDMESH_ASSIGN_OR_RETURN(MetricsFile file, CreateMetrics(UserPath(flags.metrics), path));
     observers.push_back(&writer.emplace(std::move(file)));
   }
-  return RunTraining(flags.options, text, observers);
+  CheckpointOptions checkpoints = flags.checkpoints;
+  const bool is_path = checkpoints.resume != "auto" && checkpoints.resume != "never";
+  for (std::string* given : {&checkpoints.directory, &checkpoints.init_from, &checkpoints.export_to,
+                             is_path ? &checkpoints.resume : nullptr}) {
+    if (given != nullptr && !given->empty()) *given = UserPath(*given);
+  }
+  return RunTraining(flags.options, text, observers, checkpoints);
 }
 
 int Fail(std::string_view message) {
@@ -141,6 +148,8 @@ int Main(const std::vector<std::string_view>& arguments) {
   const absl::Status thrown = Catch([&] { status = Run(*flags); });
   status.Update(thrown);
   if (status.ok()) return EXIT_SUCCESS;
+  if (absl::IsAborted(status) && InterruptSignal() != 0)
+    return Print(absl::StrCat(status.message(), "\n"), EXIT_SUCCESS);
   if (absl::IsCancelled(status) && InterruptSignal() != 0) {
     return Print(absl::StrCat(status.message(), "\n"), kExitSignal + InterruptSignal());
   }

@@ -32,22 +32,34 @@ absl::Status CheckFinite(const StepMetrics& metrics, int64_t steps) {
 
 /// How the run ended: the same on all ranks.
 absl::Status TrainAndSample(Communicator& world, const TrainOptions& options, const ByteText& text,
-                            const std::vector<TrainObserver*>& all_observers) {
+                            const std::vector<TrainObserver*>& all_observers,
+                            const CheckpointOptions& checkpoint_options) {
   const auto observers = world.rank() == 0 ? all_observers : std::vector<TrainObserver*>();
   const auto keep_going = [&] { return !AnyRank(world, InterruptSignal() != 0); };
 
+  SHARDMESH_ASSIGN_OR_RETURN(RunCheckpoints checkpoints,
+                             RunCheckpoints::Open(checkpoint_options, world));
   Trainer trainer(world, options, text);
+  SHARDMESH_RETURN_IF_ERROR(checkpoints.Begin(trainer));
   for (TrainObserver* observer : observers) observer->OnStart(trainer);
   absl::Status end;
-  for (int64_t step = 0; step < options.steps && end.ok(); ++step) {
+  while (trainer.next_step() < options.steps && end.ok()) {
     if (!keep_going()) {
-      end = Interrupted(step, options.steps, "step");
+      end = Interrupted(trainer.next_step(), options.steps, "step");
       break;
     }
     const StepMetrics metrics = trainer.Step();
     for (TrainObserver* observer : observers) observer->OnStep(metrics);
     end = CheckFinite(metrics, options.steps);
+    if (end.ok()) SHARDMESH_RETURN_IF_ERROR(checkpoints.AfterStep(trainer));
   }
+  // Numbers that are not finite are nothing to go on from.
+  if (end.ok() || absl::IsCancelled(end)) {
+    SHARDMESH_RETURN_IF_ERROR(checkpoints.Finish(trainer));
+    if (absl::IsCancelled(end) && checkpoints.saves())
+      end = absl::AbortedError(absl::StrCat(end.message(), "; saved"));
+  }
+  if (end.ok()) SHARDMESH_RETURN_IF_ERROR(checkpoints.Export(trainer));
   const std::vector<std::vector<int64_t>> peaks = trainer.MemoryPeaks();
   for (TrainObserver* observer : observers) observer->OnTrained(peaks);
   if (!end.ok() || options.sample_bytes == 0) return end;
@@ -67,14 +79,16 @@ absl::Status TrainAndSample(Communicator& world, const TrainOptions& options, co
 }  // namespace
 
 absl::Status RunTraining(const TrainOptions& options, const ByteText& text,
-                         const std::vector<TrainObserver*>& observers) {
+                         const std::vector<TrainObserver*>& observers,
+                         const CheckpointOptions& checkpoints) {
   // Here as well as in Trainer, so that the message is not that of one rank.
   SHARDMESH_RETURN_IF_ERROR(options.Validate());
+  SHARDMESH_RETURN_IF_ERROR(checkpoints.Validate());
   SHARDMESH_RETURN_IF_ERROR(text.CheckHolds(options.sequence));
   absl::Status end;
   SHARDMESH_RETURN_IF_ERROR(
       RunRanks(static_cast<int>(options.mesh.NumRanks()), [&](Communicator& world) {
-        const absl::Status own = TrainAndSample(world, options, text, observers);
+        const absl::Status own = TrainAndSample(world, options, text, observers, checkpoints);
         if (world.rank() == 0) end = own;
       }));
   return end;

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "shardmesh/examples/training/byte_text.h"
+#include "shardmesh/examples/training/run_checkpoints.h"
 #include "shardmesh/examples/training/step_metrics.h"
 #include "shardmesh/examples/training/train_options.h"
 #include "shardmesh/examples/training/trainer.h"
@@ -29,13 +30,16 @@ class TrainObserver {
   virtual void OnSample(const std::string& /*text*/) {}
 };
 
-/// Trains and samples on options.mesh's ranks.
+/// Trains and samples on options.mesh's ranks, from where `checkpoints` says. A signal ends it
+/// between two steps or two bytes of the sample (interrupt.h).
 /// Errors: kInvalidArgument for options that are not valid or do not fit the text or each other,
-/// kCancelled if a signal ended it between two steps or two bytes of the sample (interrupt.h),
+/// kCancelled after a signal, or kAborted if the state of that moment was saved, those of
+/// checkpoints,
 /// kOutOfRange naming the step after which the loss or the norm of the gradients is not finite,
 /// else what the ranks failed with.
 absl::Status RunTraining(const TrainOptions& options, const ByteText& text,
-                         const std::vector<TrainObserver*>& observers);
+                         const std::vector<TrainObserver*>& observers,
+                         const CheckpointOptions& checkpoints = {});
 
 }  // namespace shardmesh::examples
 

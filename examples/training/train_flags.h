@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "shardmesh/examples/training/run_checkpoints.h"
 #include "shardmesh/examples/training/train_options.h"
 
 namespace shardmesh::examples {
 
 struct TrainFlags {
   TrainOptions options;
+  CheckpointOptions checkpoints;
   std::string data;     ///< Path of the text; "" for the default.
   std::string metrics;  ///< Path of the file of metrics; "" for none.
   bool help = false;

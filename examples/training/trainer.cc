@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/ops.h"
@@ -11,6 +12,7 @@
 #include "shardmesh/fsdp/fully_shard.h"
 #include "shardmesh/models/llama/llama_tp_plan.h"
 #include "shardmesh/nn/loss.h"
+#include "shardmesh/nn/state.h"
 #include "shardmesh/optim/clip.h"
 #include "shardmesh/tensor/time_profile.h"
 #include "shardmesh/tp/parallelize.h"
@@ -92,6 +94,26 @@ Trainer::Trainer(Communicator& world, const TrainOptions& options, const ByteTex
                 .min_ratio = options.min_lr_ratio} {
   Parallelize(model_, mesh_, options_);
   model_.Initialize(options_.seed);
+}
+
+StateDict Trainer::State() {
+  StateDict state;
+  state.Merge("model", nn::State(model_));
+  state.Merge("optim", optimizer_.State());
+  state.Bind("run.next_step", &next_step_);
+  // The number of steps may grow; that the schedule stretches is what was asked for.
+  StateEntry options;
+  options.name = "run.options";
+  options.value =
+      absl::StrCat("seed=", options_.seed, " batch=", options_.batch, " seq=", options_.sequence,
+                   " precision=", UnparsePrecision(options_.precision));
+  options.set = [expected = std::get<std::string>(options.value)](StateValue value) {
+    if (std::get<std::string>(value) == expected) return;
+    Throw(absl::StatusCode::kFailedPrecondition, "the checkpoint is of a run with ",
+          std::get<std::string>(value), ", and this one has ", expected);
+  };
+  state.Add(std::move(options));
+  return state;
 }
 
 DTensor Trainer::Loss(const Batch& batch) {

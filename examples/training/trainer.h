@@ -20,6 +20,7 @@
 #include "shardmesh/models/llama/llama.h"
 #include "shardmesh/optim/adamw.h"
 #include "shardmesh/optim/schedule.h"
+#include "shardmesh/state/state_dict.h"
 
 namespace shardmesh::examples {
 
@@ -34,6 +35,12 @@ class Trainer {
   const TrainOptions& options() const { return options_; }
   const DeviceMesh& mesh() const { return mesh_; }
   models::Llama& model() { return model_; }
+  /// Index of the step that Step() does next.
+  int64_t next_step() const { return next_step_; }
+  /// All that a run needs to go on, under "model", "optim" and "run": refers to this trainer. The
+  /// text "run.options" says on which options the numbers depend; loading another one throws
+  /// Error(kFailedPrecondition) naming both.
+  StateDict State();
   const optim::AdamW& optimizer() const { return optimizer_; }
 
   /// Trains on the batch of the next step. The times and collectives in the result do not include
