@@ -89,10 +89,10 @@ void TrainInGroups(const DeviceMesh& mesh) {
   model.Initialize(/*seed=*/1);
   // docs/optimizers.md begin
   optim::AdamW optimizer(
-      model.Parameters(), {.lr = 3e-3, .weight_decay = 0.1},
+      model.Parameters(), {.lr = 6e-3, .weight_decay = 0.1},
       {{.parameters = optim::IsNormOrBias, .change = [](auto& o) { o.weight_decay = 0; }},
-       {.parameters = {"model.embed_tokens.*"}, .change = [](auto& o) { o.lr *= 0.5; }}});
-  optim::LrScheduler scheduler(optimizer, optim::CosineSchedule{.total_steps = 20});
+       {.parameters = "model.embed_tokens.*", .change = [](auto& o) { o.beta2 = 0.95; }}});
+  optim::LrScheduler scheduler(optimizer, optim::CosineSchedule{.total_steps = 100});
   optim::Ema ema(model.Parameters());
   for (int step = 0; step < 20; ++step) {
     DTensor loss = nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch));
