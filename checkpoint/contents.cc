@@ -220,7 +220,7 @@ absl::StatusOr<StoredArray> ArrayOf(const Json& json, const std::vector<StoredFi
                              Array(Member(json, "pieces"), where + ".pieces"));
   for (const Json& item : *pieces) {
     SHARDMESH_ASSIGN_OR_RETURN(StoredPiece piece, PieceOf(item, array, files));
-    array.pieces.push_back(std::move(piece));
+    array.pieces.push_back(piece);
   }
   return array;
 }

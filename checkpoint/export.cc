@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -112,14 +113,12 @@ class Exporter {
   }
 
   absl::Status CheckTexts() const {
+    std::set<std::string> taken = {kWeightsIndex};
+    for (const ExportFile& file : files_) taken.insert(file.name);
     for (const auto& [name, text] : options_.texts) {
-      const bool is_taken =
-          name == kWeightsIndex || std::any_of(files_.begin(), files_.end(),
-                                               [&](const auto& file) { return file.name == name; });
-      if (is_taken || name.empty() || name.find('/') != std::string::npos) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("ExportHuggingFace: ", Quoted(name), " is no name for a further file"));
-      }
+      if (taken.count(name) == 0 && !name.empty() && name.find('/') == std::string::npos) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("ExportHuggingFace: ", Quoted(name), " is no name for a further file"));
     }
     return absl::OkStatus();
   }

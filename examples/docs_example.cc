@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The code that four pages of docs/ show, between marks that name the page; docs_test.sh keeps
-// them the same. Each function trains a small Llama.
+// The code that five pages of docs/ show, between marks that name the page; docs_test.sh keeps
+// them the same. Each function trains a small Llama. Argument: a directory for a checkpoint.
 #include <iostream>
 #include <numeric>
 #include <string>
@@ -182,6 +182,56 @@ void TrainByHeavyBall(const DeviceMesh& mesh) {
   }
 }
 
+// docs/checkpoints.md begin
+StateDict StateOf(models::Llama& model, optim::Optimizer& optimizer, int64_t& step) {
+  StateDict state;
+  state.Merge("model", nn::State(model));  // Parameters, buffers, counters of dropout.
+  state.Merge("optim", optimizer.State());
+  state.Bind("step", &step);
+  return state;
+}
+// docs/checkpoints.md end
+
+void TrainAndSave(const DeviceMesh& mesh, const std::string& path) {
+  const DTensor batch = MakeBatch(mesh);
+  models::Llama model(kConfig);
+  for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
+  fsdp::FullyShard(model, mesh);
+  model.Initialize(/*seed=*/1);
+  optim::AdamW optimizer(model.Parameters(), {.lr = 3e-3});
+  int64_t step = 0;
+  // docs/checkpoints.md begin
+  for (; step < 20; ++step) {
+    if (step == 10) ThrowIfError(checkpoint::Save(path, StateOf(model, optimizer, step)));
+    DTensor loss = nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch));
+    Backward(loss);
+    optimizer.Step();
+    Print("saved", static_cast<int>(step), loss);
+  }
+  // docs/checkpoints.md end
+}
+
+/// Prints from step 10 on what TrainAndSave does.
+void GoOn(const DeviceMesh& mesh, const std::string& path) {
+  const DTensor batch = MakeBatch(mesh);
+  models::Llama model(kConfig);
+  tp::Parallelize(model, mesh, "tp", models::LlamaTpPlan());
+  for (auto& block : model.Blocks()) fsdp::FullyShard(block, mesh);
+  fsdp::FullyShard(model, mesh);
+  optim::AdamW optimizer(model.Parameters(), {.lr = 3e-3});
+  int64_t step = 0;
+  // docs/checkpoints.md begin
+  StateDict state = StateOf(model, optimizer, step);
+  ThrowIfError(checkpoint::Load(path, state));
+  // docs/checkpoints.md end
+  for (; step < 20; ++step) {
+    DTensor loss = nn::CrossEntropy(model(InputsOf(batch)), TargetsOf(batch));
+    Backward(loss);
+    optimizer.Step();
+    Print("resumed", static_cast<int>(step), loss);
+  }
+}
+
 void TrainTensorParallel(const DeviceMesh& mesh) {
   const DTensor batch = MakeBatch(mesh);
   models::Llama model(kConfig);
@@ -243,13 +293,16 @@ void TrainCheckpointed(const DeviceMesh& mesh) {
 
 }  // namespace
 
-int main() {
-  const absl::Status status = RunRanks(4, [](Communicator& world) {
+int main(int argc, char** argv) {
+  const std::string path = std::string(argc > 1 ? argv[1] : "/tmp") + "/docs_example_step-10";
+  const absl::Status status = RunRanks(4, [&](Communicator& world) {
     TrainFullyShard(DeviceMesh::Create(world, {{"dp", 4}}));
     TrainInF16(DeviceMesh::Create(world, {{"dp", 4}}));
     TrainInGroups(DeviceMesh::Create(world, {{"dp", 4}}));
     TrainByMuon(DeviceMesh::Create(world, {{"dp", 4}}));
     TrainByHeavyBall(DeviceMesh::Create(world, {{"dp", 4}}));
+    TrainAndSave(DeviceMesh::Create(world, {{"dp", 4}}), path);
+    GoOn(DeviceMesh::Create(world, {{"dp", 2}, {"tp", 2}}), path);
     TrainTensorParallel(DeviceMesh::Create(world, {{"dp", 2}, {"tp", 2}}));
     TrainCheckpointed(DeviceMesh::Create(world, {{"dp", 4}}));
   });

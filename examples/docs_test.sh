@@ -20,7 +20,7 @@ kept() {
     on { print substr($0, indent) }' "$source"
 }
 
-for page in docs/activation_checkpointing.md docs/fsdp.md docs/optimizers.md docs/tp.md; do
+for page in docs/activation_checkpointing.md docs/checkpoints.md docs/fsdp.md docs/optimizers.md docs/tp.md; do
   if [[ -z $(kept "$page") || $(shown "$page") != "$(kept "$page")" ]]; then
     echo "the \`\`\`cpp blocks of $page are not what stands between its marks in $source:"
     diff <(shown "$page") <(kept "$page") || true
@@ -28,10 +28,15 @@ for page in docs/activation_checkpointing.md docs/fsdp.md docs/optimizers.md doc
   fi
 done
 
-out=$("$1")
+out=$("$1" "${TEST_TMPDIR:?}")
 echo "$out"
-for name in fsdp f16 groups muon ball tp checkpointed; do
+for name in fsdp f16 groups muon ball saved tp checkpointed; do
   awk -v name="$name" '$1 == name { if (first == "") first = $5; last = $5 }
     END { exit !(first > 5 && last < first / 2) }' <<<"$out" ||
     { echo "FAILED: the loss of $name does not fall by half" && exit 1; }
 done
+
+# A run that goes on elsewhere has the losses of the one that was saved.
+steps_of() { awk -v name="$1" '$1 == name && $3 >= 10 { printf "%s %.4f\n", $3, $5 }' <<<"$out"; }
+[[ -n $(steps_of resumed) && $(steps_of resumed) == "$(steps_of saved)" ]] ||
+  { echo "FAILED: the resumed run's losses are not the saved one's" && exit 1; }
