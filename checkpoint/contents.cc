@@ -128,7 +128,9 @@ absl::StatusOr<std::optional<uint64_t>> ChecksumOf(const Json* json, const std::
 absl::StatusOr<StateValue> ValueOf(const Json* json, const std::string& where) {
   if (json == nullptr || !json->is_object() || json->size() != 1)
     return Malformed(where, "an object of one member");
-  const auto& [kind, value] = *json->items().begin();
+  const auto member = json->begin();
+  const std::string& kind = member.key();
+  const Json& value = member.value();
   if (kind == "bool" && value.is_boolean()) return StateValue(value.get<bool>());
   if (kind == "string" && value.is_string()) return StateValue(value.get<std::string>());
   if (kind == "array" && value.is_boolean()) return StateValue(Tensor());
