@@ -51,12 +51,11 @@ class Exporter {
 
   absl::Status Run() {
     SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Plan()));
-    return directory_.Fill([this]() -> absl::Status {
-      // Each file has its length before any rank writes into it.
-      SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Create()));
-      for (const ExportFile& file : files_) SHARDMESH_RETURN_IF_ERROR(Write(file));
-      return absl::OkStatus();
-    });
+    SHARDMESH_RETURN_IF_ERROR(directory_.Begin());
+    // Each file has its length before any rank writes into it.
+    absl::Status status = Agree(ranks_, Create());
+    if (status.ok()) status = Agree(ranks_, WriteAll());
+    return directory_.End(status);
   }
 
  private:
@@ -152,6 +151,11 @@ class Exporter {
     }
     const nlohmann::json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
     return index.dump(2) + "\n";
+  }
+
+  absl::Status WriteAll() const {
+    for (const ExportFile& file : files_) SHARDMESH_RETURN_IF_ERROR(Write(file));
+    return absl::OkStatus();
   }
 
   // This rank's boxes of one file. Local. The first rank syncs what it has created, too.

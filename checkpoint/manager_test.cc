@@ -110,7 +110,7 @@ TEST(AsyncSaver, ErrorsComeWithTheNextCall) {
     // The second operation of rank 1 is a write.
     EXPECT_EQ(saver.Save(folder + "/failing", values.state, {.files = &own}), absl::OkStatus());
     const absl::Status status = saver.Save(folder + "/next", values.state);
-    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("rank 1: "), HasSubstr("write")));
+    EXPECT_THAT(std::string(status.message()), ::testing::StartsWith("rank 1: cannot write to"));
     EXPECT_EQ(saver.Wait(), absl::OkStatus());
     // One that is never waited for is not there.
     EXPECT_EQ(saver.Save(folder + "/given-up", values.state), absl::OkStatus());

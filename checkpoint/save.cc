@@ -66,7 +66,7 @@ class Saver {
   }
   absl::Status End(const absl::Status& of_write) {
     absl::Status status = Agree(ranks_, of_write);
-    if (status.ok()) status = WriteIndex();
+    if (status.ok()) status = Agree(ranks_, WriteIndex());
     return directory_.End(status);
   }
 

@@ -52,16 +52,10 @@ absl::Status NewDirectory::Begin() {
   return absl::OkStatus();
 }
 
-absl::Status NewDirectory::Fill(absl::FunctionRef<absl::Status()> fill) {
-  SHARDMESH_RETURN_IF_ERROR(Begin());
-  return End(fill());
-}
-
-absl::Status NewDirectory::End(const absl::Status& own) {
-  absl::Status status = Agree(ranks_, own);
-  if (status.ok()) status = Agree(ranks_, is_first_rank() ? Rename() : absl::OkStatus());
-  if (!status.ok() && is_first_rank()) files_.RemoveAll(temporary_).IgnoreError();
-  return status;
+absl::Status NewDirectory::End(absl::Status filled) {
+  if (filled.ok()) filled = Agree(ranks_, is_first_rank() ? Rename() : absl::OkStatus());
+  if (!filled.ok() && is_first_rank()) files_.RemoveAll(temporary_).IgnoreError();
+  return filled;
 }
 
 absl::Status NewDirectory::WriteText(const std::string& name, std::string_view text) const {

@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "shardmesh/checkpoint/file_system.h"
 #include "shardmesh/comm/communicator.h"
@@ -28,14 +27,11 @@ class NewDirectory {
 
   /// Local. Errors: kAlreadyExists; kInvalidArgument without a name.
   absl::Status Check() const;
-  /// Makes it, calls `fill`, and gives it its name if `fill` returned OK on all ranks; else removes
-  /// what there is. `fill` may call collectives on all ranks. Collective.
-  /// Errors: the same on all ranks.
-  absl::Status Fill(absl::FunctionRef<absl::Status()> fill);
-  // The same in two parts.
+  /// Makes it. Collective. Errors: the same on all ranks.
   absl::Status Begin();
-  /// `status`: that of this rank since Begin.
-  absl::Status End(const absl::Status& status);
+  /// Gives it its name if `filled`, on which all ranks have agreed, is OK; else removes what there
+  /// is and returns that. Collective. Errors: the same on all ranks.
+  absl::Status End(absl::Status filled);
   /// A file of this content. Local.
   absl::Status WriteText(const std::string& name, std::string_view text) const;
 
