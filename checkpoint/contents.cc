@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -27,7 +28,7 @@ using Json = nlohmann::json;
 constexpr const char* kFormat = "shardmesh checkpoint";
 constexpr int64_t kVersion = 1;
 constexpr const char* kDcpShardingInfo = "DCP_SHARDING_INFO";
-// An index is text of people's making at worst: a piece takes some 150 bytes.
+// A piece takes some 150 bytes of text.
 constexpr int64_t kMaxIndexBytes = int64_t{4} << 30;
 
 std::string Shown(std::string_view name) { return Quoted(name, /*max_chars=*/200); }
@@ -402,9 +403,18 @@ absl::Status Contents::Check() {
             [](const StoredArray& a, const StoredArray& b) { return a.name < b.name; });
   std::sort(values.begin(), values.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (size_t i = 1; i < arrays.size(); ++i) {
-    if (arrays[i].name == arrays[i - 1].name)
-      return absl::InvalidArgumentError(absl::StrCat("array ", Shown(arrays[i].name), " twice"));
+  std::unordered_set<std::string> names;
+  for (const StoredArray& array : arrays) {
+    std::vector<std::string> own = array.aliases;
+    own.push_back(array.name);
+    for (const std::string& name : own) {
+      if (!names.insert(name).second)
+        return absl::InvalidArgumentError(absl::StrCat("array ", Shown(name), " twice"));
+    }
+  }
+  for (const auto& [name, value] : values) {
+    if (!names.insert(name).second)
+      return absl::InvalidArgumentError(absl::StrCat("value ", Shown(name), " twice"));
   }
   for (const StoredArray& array : arrays) {
     const absl::Status status = CheckCoverage(array.shape, array.pieces);
@@ -496,7 +506,7 @@ absl::StatusOr<std::vector<StoredArray>> Joined(std::vector<StoredArray> pieces)
       for (int d = 0; d < array.shape.size(); ++d)
         array.shape[d] = std::max(array.shape[d], piece.box.end[d]);
     }
-    if (array.dtype && !BytesOf(array.shape, SizeOf(*array.dtype)))
+    if (!BytesOf(array.shape, array.dtype ? SizeOf(*array.dtype) : 1))
       return Malformed("array " + Shown(array.name), "a size that 64 bits hold");
   }
   return arrays;

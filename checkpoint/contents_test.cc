@@ -101,6 +101,10 @@ TEST(Contents, ThatLieAreRefusedByName) {
       {"\"i64\":\"-3\"", "\"i64\":\"-3x\"", "'step': expected i64"},
       {"\"i64\":\"-3\"", "\"i64\":\"99999999999999999999\"", "'step': expected i64"},
       {"\"name\":\"v\"", "\"name\":\"w\"", "array 'w' twice"},
+      {"\"tied\"", "\"v\"", "array 'v' twice"},
+      {"\"tied\"", "\"w\"", "array 'w' twice"},
+      {"\"name\":\"rate\"", "\"name\":\"step\"", "value 'step' twice"},
+      {"\"name\":\"rate\"", "\"name\":\"tied\"", "value 'tied' twice"},
       {"0000000000000007", "000000000000000g", "16 hexadecimal digits"}};
   const std::string json = JsonOf(Sample());
   for (const Lie& lie : lies) {

@@ -15,6 +15,7 @@
 #include "shardmesh/base/status_macros.h"
 #include "shardmesh/checkpoint/internal/agreement.h"
 #include "shardmesh/checkpoint/internal/box_runs.h"
+#include "shardmesh/checkpoint/internal/listed.h"
 #include "shardmesh/checkpoint/internal/piece_files.h"
 #include "shardmesh/checkpoint/internal/state_tensors.h"
 
@@ -25,23 +26,12 @@ using internal::Agree;
 using internal::PieceFiles;
 using internal::StateTensor;
 using shardmesh::internal::BoxRuns;
+using shardmesh::internal::Listed;
 
 // Of what is read before it is copied to where its elements belong.
 constexpr int64_t kStagingBytes = 4 << 20;
 
 std::string Shown(std::string_view name) { return Quoted(name, /*max_chars=*/200); }
-
-// ": a, b, c and 7 more"; few, and not more than a few hundred characters.
-std::string Listed(std::vector<std::string> items) {
-  constexpr size_t kMaxShown = 8, kMaxChars = 400;
-  std::sort(items.begin(), items.end());
-  std::string text;
-  size_t shown = 0;
-  for (; shown < std::min(items.size(), kMaxShown) && text.size() < kMaxChars; ++shown)
-    absl::StrAppend(&text, shown == 0 ? ": " : ", ", items[shown]);
-  if (shown < items.size()) absl::StrAppend(&text, " and ", items.size() - shown, " more");
-  return text;
-}
 
 bool IsTensor(const StateValue& value) {
   return std::holds_alternative<Tensor>(value) || std::holds_alternative<DTensor>(value);
@@ -281,6 +271,7 @@ class Loader {
   // Of one tensor under two names, both of which the checkpoint has.
   absl::Status Compare(const StoredArray& other, const Target& target, PieceFiles& files) {
     const Tensor& local = target.tensor.local;
+    if (local.Bytes() == 0) return absl::OkStatus();
     static thread_local ExecutionContext context;
     StateTensor copy = target.tensor;
     copy.local = Tensor::Empty(context, local.shape(), local.dtype());

@@ -177,7 +177,7 @@ TEST(CheckpointManager, PassesOverWhatIsNotWholeAndRemovesWhatWasLeft) {
   EXPECT_TRUE(fs::exists(directory + "/notes.txt"));
 }
 
-TEST(CheckpointManager, IsOneProcesssAtATime) {
+TEST(CheckpointManager, IsForOneProcessAtATime) {
   const std::string directory = TestFolder() + "/run";
   OnRanks([&](const DeviceMesh& mesh) {
     const auto manager = Opened(directory, mesh, {});

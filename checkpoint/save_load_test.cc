@@ -323,6 +323,31 @@ TEST(SaveLoad, OneProcessWithoutAMeshReadsPlainTensors) {
   }
 }
 
+TEST(SaveLoad, WorksWithoutAMeshAndWithoutTensors) {
+  const std::string path = PathOf("alone");
+  ExecutionContext context;
+  StateDict state;
+  int64_t step = 4;
+  state.Bind("step", &step);
+  EXPECT_EQ(Save(path + "-values", state), absl::OkStatus());
+  const Tensor x = LocalOf(context, Samples()[1], Box::Whole(Samples()[1].shape));
+  state.Add("x", x);
+  EXPECT_EQ(Save(path, state), absl::OkStatus());
+  EXPECT_EQ(Save(path + "-empty", StateDict()), absl::OkStatus());
+  step = 0;
+  StateDict other;
+  other.Bind("step", &step);
+  EXPECT_EQ(Load(path + "-values", other), absl::OkStatus());
+  EXPECT_EQ(step, 4);
+  const Tensor y = Tensor::Empty(context, x.shape(), x.dtype());
+  other.Add("x", y);
+  for (int again = 0; again < 2; ++again) EXPECT_EQ(Load(path, other), absl::OkStatus());
+  EXPECT_EQ(y.ToVector<double>(), x.ToVector<double>());
+  StateDict none;
+  EXPECT_EQ(Load(path + "-empty", none), absl::OkStatus());
+  EXPECT_FALSE(Load(path + "-empty", other).ok());
+}
+
 // ---- what must be refused ----------------------------------------------------------------------
 
 TEST(Save, RefusesWhatIsThereAndReplacesItWhereAsked) {

@@ -13,44 +13,16 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
+#include "shardmesh/checkpoint/internal/listed.h"
+#include "shardmesh/nn/state.h"
 
 namespace shardmesh::nn {
 namespace {
 
-/// All names of each parameter and buffer, by Parameter::id().
-using AllNames = std::unordered_map<const void*, std::vector<std::string>>;
-
-void CollectNames(const Module& module, const std::string& prefix, AllNames& names) {
-  for (const Module::NamedParameter& own : module.own_parameters()) {
-    names[own.parameter.id()].push_back(prefix + own.name);
-  }
-  for (const Module::NamedBuffer& own : module.own_buffers()) {
-    names[own.buffer.id()].push_back(prefix + own.name);
-  }
-  for (const auto& [name, child] : module.children()) {
-    CollectNames(*child, absl::StrCat(prefix, name, "."), names);
-  }
-}
+using shardmesh::internal::Listed;
 
 /// A name of the checkpoint, which may be any bytes.
 std::string Shown(const std::string& name) { return Quoted(name, /*max_chars=*/100); }
-
-/// ": a, b, c and 7 more". Few, and not more than a few hundred characters.
-std::string Listed(std::vector<std::string> descriptions) {
-  constexpr size_t kMaxShown = 8;
-  constexpr size_t kMaxChars = 300;
-  std::sort(descriptions.begin(), descriptions.end());
-  std::string text;
-  size_t shown = 0;
-  while (shown < std::min(descriptions.size(), kMaxShown) && text.size() < kMaxChars) {
-    absl::StrAppend(&text, shown == 0 ? ": " : ", ", descriptions[shown]);
-    ++shown;
-  }
-  if (shown < descriptions.size()) {
-    absl::StrAppend(&text, " and ", descriptions.size() - shown, " more");
-  }
-  return text;
-}
 
 /// Where the values of a parameter are.
 struct Source {
@@ -63,8 +35,7 @@ class Matcher {
  public:
   Matcher(const Module& model, const CheckpointReader& checkpoint, const LoadOptions& options)
       : checkpoint_(checkpoint), options_(options) {
-    AllNames names;
-    CollectNames(model, "", names);
+    auto names = AllNames(model);
     for (const auto& [name, parameter] : model.NamedParameters()) {
       Match(name, parameter, names[parameter.id()]);
     }

@@ -13,6 +13,8 @@ using Names = std::unordered_map<const void*, std::vector<std::string>>;
 void CollectNames(const Module& module, const std::string& prefix, Names& names) {
   for (const Module::NamedParameter& own : module.own_parameters())
     names[own.parameter.id()].push_back(prefix + own.name);
+  for (const Module::NamedBuffer& own : module.own_buffers())
+    names[own.buffer.id()].push_back(prefix + own.name);
   for (const auto& [name, child] : module.children())
     CollectNames(*child, prefix + name + ".", names);
 }
@@ -41,7 +43,7 @@ StateEntry EntryOf(const Parameter& parameter, const std::vector<std::string>& n
 
 }  // namespace
 
-Names ParameterNames(const Module& module) {
+Names AllNames(const Module& module) {
   Names names;
   CollectNames(module, "", names);
   return names;
@@ -51,11 +53,11 @@ StateDict State(Module& module) {
   for (const Parameter& parameter : module.Parameters()) EntryOf(parameter, {""});
   module.PlaceBuffers();
   StateDict state;
-  const Names names = ParameterNames(module);
+  const Names names = AllNames(module);
   for (const Module::NamedParameter& named : module.NamedParameters())
     state.Add(EntryOf(named.parameter, names.at(named.parameter.id())));
   for (const Module::NamedBuffer& named : module.NamedBuffers()) {
-    if (named.is_persistent) state.Add(EntryOf(named.buffer, {named.name}));
+    if (named.is_persistent) state.Add(EntryOf(named.buffer, names.at(named.buffer.id())));
   }
   for (const Module::NamedModule& named : module.NamedModules()) {
     StateDict own;

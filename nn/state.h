@@ -21,8 +21,9 @@ namespace shardmesh::nn {
 /// Errors: throws Error(kFailedPrecondition) naming the first parameter without a mesh.
 StateDict State(Module& module);
 
-/// All names of each parameter of `module` and its descendants, by Parameter::id().
-std::unordered_map<const void*, std::vector<std::string>> ParameterNames(const Module& module);
+/// All names of each parameter and buffer of `module` and its descendants, by Parameter::id(). A
+/// tied one, or one of a module that has two parents, has several.
+std::unordered_map<const void*, std::vector<std::string>> AllNames(const Module& module);
 
 }  // namespace shardmesh::nn
 
