@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/checkpoint.h"
@@ -20,19 +19,6 @@ void Fuse::Pass() {
 
 // ---- what is gathered ---------------------------------------------------------------------------
 
-void GatherWatch::BeginBackward(const GatherModel::Graph& graph) {
-  graph_ = graph;
-  before_ = model;
-  in_backward_ = model.Backward(graph);
-  next_ = 0;
-}
-
-void GatherWatch::FailBackward() {
-  model = before_;
-  for (size_t i = 0; i < next_; ++i) model.NotePeak(in_backward_[i]);
-  model.FailBackward(graph_);
-}
-
 void GatherWatch::Expect(int64_t bytes, const std::string& when) const {
   const Allocator& memory = *mesh_.context().allocator();
   EXPECT_EQ(memory.stats(MemoryCategory::kUnshardedParameters).bytes, bytes)
@@ -40,26 +26,51 @@ void GatherWatch::Expect(int64_t bytes, const std::string& when) const {
 }
 
 GatherWatch::Call::Call(GatherWatch& watch, const nn::Module& module)
-    : watch_(watch.is_on && watch.model.IsUnit(&module) ? &watch : nullptr) {
+    : watch_(watch.is_on ? &watch : nullptr), module_(&module) {
   if (watch_ == nullptr) return;
-  watch_->model.Begin(&module);
-  watch_->Expect(watch_->model.bytes(), "the beginning of a call");
+  outer_ = std::exchange(watch.innermost_, this);
+  is_unit_ = watch.model.IsUnit(&module);
+  is_again_ = IsRecomputing(watch.mesh_);
+  if (!is_unit_) return;
+  if (is_again_) {
+    watch.model.BeginAgain(&module);
+    watch.Expect(watch.model.bytes(), "the beginning of a call that is made again");
+  } else {
+    id_ = watch.model.Begin(&module);
+    watch.Expect(watch.model.bytes(), "the beginning of a call");
+  }
 }
 
 GatherWatch::Call::~Call() {
-  if (watch_ != nullptr) watch_->model.Fail();
+  if (watch_ == nullptr) return;
+  if (is_unit_) watch_->model.Fail(records_);
+  EndCall();
 }
 
-DTensor GatherWatch::Call::End(bool records, const DTensor& y) {
-  if (watch_ == nullptr) return y;
+void GatherWatch::Call::EndCall() {
   GatherWatch* const watch = std::exchange(watch_, nullptr);
-  watch->model.End(records, y.RequiresGrad());
-  if (!y.RequiresGrad()) return y;
-  return WithBackwardCallback(y, [watch] {
-    ASSERT_LT(watch->next_, watch->in_backward_.size());
-    watch->Expect(watch->in_backward_[watch->next_],
-                  absl::StrCat("call ", watch->next_, " of backward"));
-    ++watch->next_;
+  watch->innermost_ = outer_;
+  if (outer_ != nullptr) outer_->records_ |= records_;
+  if (is_again_ && outer_ == nullptr) watch->model.EndRecomputation();
+}
+
+DTensor GatherWatch::Call::Begin(bool records, const DTensor& x) {
+  if (watch_ == nullptr) return x;
+  records_ |= records;
+  if (!is_unit_ || !records || !x.RequiresGrad()) return x;
+  return WithBackwardCallback(x, [watch = watch_, id = id_] { watch->model.Leave(id); });
+}
+
+DTensor GatherWatch::Call::End(const DTensor& y) {
+  if (watch_ == nullptr) return y;
+  GatherWatch* const watch = watch_;
+  if (is_unit_ && is_again_) watch->model.EndAgain(module_, records_, y.RequiresGrad());
+  if (is_unit_ && !is_again_) watch->model.End(records_, y.RequiresGrad());
+  EndCall();
+  if (!is_unit_ || !y.RequiresGrad()) return y;
+  return WithBackwardCallback(y, [watch, id = id_] {
+    ASSERT_TRUE(watch->model.Enter(id)) << "backward has come to another call";
+    watch->Expect(watch->model.bytes(), "the beginning of a call's backward");
   });
 }
 
@@ -96,30 +107,28 @@ DTensor Branch::Combined(const DTensor& x) {
   return results.size() == 2 && uses_second ? Add(results[0], Mul(results[1], 0.25)) : results[0];
 }
 
-nn::Outputs Branch::Forward(const Inputs& x) {
-  const DeviceMesh mesh = x[0].mesh();
+nn::Outputs Branch::Forward(const Inputs& inputs) {
+  const DeviceMesh mesh = inputs[0].mesh();
   GatherWatch::Call call(watch_, *this);
   PassFuse(mesh);
   const bool is_recorded = Runtime::Of(mesh).grad_enabled;
-  records_ = is_recorded && (x[0].RequiresGrad() || HasTrainableParameter());
-  DTensor hidden = Tanh((*up_)(x[0]));
+  const DTensor in =
+      call.Begin(is_recorded && (inputs[0].RequiresGrad() || HasTrainableParameter()), inputs[0]);
+  DTensor hidden = Tanh((*up_)(in));
   if (side != nullptr) {
     const DTensor value = Mean(Square(up_->weight().active()));
     if (!IsRecomputing(mesh)) *side = value;
   }
   if (drops) hidden = dropout_(hidden);
   if (detaches) hidden = hidden.Detach();
-  DTensor y = Add(x[0], Mul((*down_)(hidden), 0.5));
-  for (int child : route) {
-    y = children_[child]->Combined(y);
-    records_ |= children_[child]->records_;
-  }
+  DTensor y = Add(in, Mul((*down_)(hidden), 0.5));
+  for (int child : route) y = children_[child]->Combined(y);
   PassFuse(mesh);
   const DTensor second = has_second ? Sin(y) : DTensor();
   // As it was in forward.
   const bool burns = OnceInCheckpoint(mesh, [&] { return fuse_.points_left >= 0; });
   if (burns && y.RequiresGrad()) y = WithBackwardCallback(y, [&fuse = fuse_] { fuse.Pass(); });
-  y = call.End(records_, y);
+  y = call.End(y);
   return has_second ? nn::Outputs{y, second} : nn::Outputs(y);
 }
 

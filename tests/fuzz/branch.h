@@ -24,7 +24,7 @@ struct Fuse {
 };
 
 /// Compares what this rank has gathered with a model of it, at the beginning of each call of a unit
-/// and where its backward begins.
+/// (in a recomputation too) and where its backward begins and ends.
 class GatherWatch {
  public:
   explicit GatherWatch(DeviceMesh mesh) : mesh_(std::move(mesh)) {}
@@ -32,33 +32,36 @@ class GatherWatch {
   bool is_on = false;
   GatherModel model;
 
-  void BeginBackward(const GatherModel::Graph& graph);
-  /// An exception has ended it, and the graph is gone.
-  void FailBackward();
   void Expect(int64_t bytes, const std::string& when) const;
 
-  /// One call of `module`; by an exception unless End is called.
+  /// One call of `module`, a unit or not; it ends by an exception unless End is called.
   class Call {
    public:
     Call(GatherWatch& watch, const nn::Module& module);
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
+    /// The first op is next. `records`: ops are recorded. Returns x, which watches the end of its
+    /// backward.
+    DTensor Begin(bool records, const DTensor& x);
     /// Returns y, which watches its backward.
-    DTensor End(bool records, const DTensor& y);
+    DTensor End(const DTensor& y);
 
    private:
+    void EndCall();
+
     GatherWatch* watch_;  // Null once it is over, or where there is nothing to watch.
+    const nn::Module* module_;
+    Call* outer_ = nullptr;
+    bool is_unit_ = false;
+    bool is_again_ = false;  // In a recomputation.
+    bool records_ = false;
+    int64_t id_ = 0;
   };
 
  private:
   DeviceMesh mesh_;
-  // The Backward that runs: its graph, the model at its beginning, what is expected at each call of
-  // a unit, and the next of these.
-  GatherModel::Graph graph_;
-  GatherModel before_;
-  std::vector<int64_t> in_backward_;
-  size_t next_ = 0;
+  Call* innermost_ = nullptr;
 };
 
 /// x + 0.5 down(tanh(up(x))), then the children that the route names, in its order. All in f64.
@@ -83,7 +86,7 @@ class Branch : public nn::Module {
   std::optional<DTensor>* side = nullptr;  ///< Where a further result goes.
 
  protected:
-  Outputs Forward(const Inputs& x) override;
+  Outputs Forward(const Inputs& inputs) override;
 
  private:
   void PassFuse(const DeviceMesh& mesh);
@@ -95,7 +98,6 @@ class Branch : public nn::Module {
   nn::Dropout dropout_{0.3};
   nn::Parameter unused_;
   std::vector<std::shared_ptr<Branch>> children_;
-  bool records_ = false;  // In the last call.
 };
 
 }  // namespace shardmesh::fsdp

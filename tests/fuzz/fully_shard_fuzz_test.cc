@@ -3,10 +3,11 @@
 // Random module trees in random units, and random lives of them (training, evaluation, freezing,
 // hooks, exceptions, micro-batches, changing routes, dropped graphs, checkpointed branches, several
 // results), on meshes against one rank without FullyShard and checkpointing: the same losses,
-// gradients and parameters. Where nothing is gathered ahead: after each action, and at each call of
-// a unit in forward and backward, what the model of gather_model.h says is gathered, and its peak.
-// Elsewhere nothing left that the units' options do not say, and no more at a time than the units
-// around a call, those kept for backward and one ahead.
+// gradients and parameters; after each action, and at each call of a unit in forward, backward and
+// recomputation, what the model of gather_model.h says is gathered, and its peak. A quarter of the
+// programs have results beside the last one, of which the model knows nothing: there nothing is
+// left that the units' options do not say, and no more is gathered at a time than the units around
+// a call, those kept for backward and one ahead.
 //
 //   fully_shard_fuzz_test --minutes=20 --from=1000    # programs of seeds 1000, 1001, ..
 //   fully_shard_fuzz_test --seed=7                    # one program, as a failure prints it
@@ -88,8 +89,8 @@ class Program {
   // ---- building -------------------------------------------------------------------------------
   void Build() {
     root_ = MakeBranch(/*depth=*/0);
-    is_exact_ = random_.Below(2) == 0;
-    watch_.is_on = is_exact_ && is_sharded_;
+    has_sides_ = random_.Below(4) == 0;
+    watch_.is_on = !has_sides_ && is_sharded_;
     if (mesh_.shape().Has("tp")) PlaceAlongTp();
     const bool ignores = random_.Below(3) == 0;
     const auto salt = static_cast<uint64_t>(random_.Below(1000));
@@ -111,7 +112,7 @@ class Program {
       const bool becomes_unit = branch == root_.get() ? random_.Below(4) > 0 : random_.Below(3) > 0;
       if (mesh_.shape().Has("cp") && options.strategy != Strategy::kReplicate)
         options.shard_axes = {"dp", "cp"};
-      if (mesh_.shape().Has("cp") && (kind == 5 || kind == 6) && !is_exact_)
+      if (mesh_.shape().Has("cp") && (kind == 5 || kind == 6))
         options.reshard_after_forward_axes = {slice_axis};
       if (!becomes_unit || !is_sharded_) continue;
       // A tied parameter may be another unit's; then this one cannot be a unit.
@@ -121,12 +122,13 @@ class Program {
       has_units_ = true;
       keeps_some_ |= kind < 4;
       gathers_more_ |= options.reshard_after_forward_axes.has_value();
-      const int64_t bytes = ClaimParameters(*branch, options);
-      gathered_bytes_[branch] = bytes;
       GatherModel::Unit& unit = watch_.model.AddUnit(branch);
-      unit.bytes = bytes;
+      ClaimParameters(*branch, options, unit);
+      for (const GatherModel::Parameter& parameter : unit.parameters)
+        gathered_bytes_[branch] += parameter.bytes;
       unit.strategy = options.strategy;
       unit.reshard_after_forward = options.reshard_after_forward;
+      unit.has_slices = options.reshard_after_forward_axes.has_value();
     }
     FindRootUnits();
     SetPeakBound();
@@ -137,19 +139,23 @@ class Program {
   }
 
   // ---- how much may be gathered at a time -----------------------------------------------------
-  int64_t ClaimParameters(Branch& branch, const FullyShardOptions& options) {
-    int64_t bytes = 0;
-    const MeshShape& shape = mesh_.shape();
+  void ClaimParameters(Branch& branch, const FullyShardOptions& options, GatherModel::Unit& unit) {
+    const auto without = [this](Layout layout, const std::vector<std::string>& axes) {
+      const MeshShape& shape = mesh_.shape();
+      for (const std::string& axis : axes) {
+        if (shape.Has(axis)) layout = layout.With(shape.Index(axis), Replicate());
+      }
+      return layout.LocalShape(mesh_.coord()).NumElements() * 8;
+    };
     for (const nn::Parameter& parameter : branch.Parameters()) {
       if (!claimed_.insert(parameter.id()).second) continue;
       if (options.ignored && options.ignored(parameter)) continue;
-      Layout layout = parameter.layout();
-      for (const char* axis : {"dp", "cp"}) {
-        if (shape.Has(axis)) layout = layout.With(shape.Index(axis), Replicate());
-      }
-      bytes += layout.LocalShape(mesh_.coord()).NumElements() * 8;
+      GatherModel::Parameter claimed;
+      claimed.bytes = without(parameter.layout(), {"dp", "cp"});
+      if (const auto& kept = options.reshard_after_forward_axes)
+        claimed.slice_bytes = without(parameter.layout(), {kept->front() == "dp" ? "cp" : "dp"});
+      unit.parameters.push_back(claimed);
     }
-    return bytes;
   }
 
   // Within no other unit, and the outermost module or around others.
@@ -161,7 +167,7 @@ class Program {
       const bool is_within = std::any_of(
           gathered_bytes_.begin(), gathered_bytes_.end(),
           [branch = branch](const auto& other) { return IsWithin(*branch, *other.first); });
-      watch_.model.AddUnit(branch).is_root = !is_within && (is_around || branch == root_.get());
+      watch_.model.unit(branch).is_root = !is_within && (is_around || branch == root_.get());
     }
   }
 
@@ -205,7 +211,7 @@ class Program {
 
   // The run on one rank checkpoints nothing. Whole branches, parts of them, nested, selective.
   void SetCheckpoints() {
-    const bool checkpoints = random_.Below(2) == 0 && !is_exact_;
+    const bool checkpoints = random_.Below(2) == 0;
     for (Branch* branch : branches_) {
       const int64_t kind = random_.Below(8);
       if (!checkpoints || !is_sharded_) continue;
@@ -226,18 +232,18 @@ class Program {
       std::vector<nn::Module*> ahead;
       for (int64_t i = random_.Below(3); i > 0; --i) ahead.push_back(&AnyBranch());
       const int64_t kind = random_.Below(8);
-      if (!is_sharded_) continue;
-      if (is_exact_) {
-        if (watch_.model.IsUnit(branch)) {
-          SetForwardPrefetch(*branch, {});
-          SetBackwardPrefetch(*branch, {});
-        }
-        continue;
+      if (!is_sharded_ || kind > 2) continue;
+      const bool is_forward = kind == 0;
+      if (kind == 2) ahead.clear();
+      gathers_more_ = true;
+      const absl::Status status = Catch([&] {
+        is_forward ? SetForwardPrefetch(*branch, ahead) : SetBackwardPrefetch(*branch, ahead);
+      });
+      if (status.ok()) {
+        GatherModel::Unit& unit = watch_.model.unit(branch);
+        (is_forward ? unit.forward_prefetch : unit.backward_prefetch)
+            .emplace(ahead.begin(), ahead.end());
       }
-      absl::Status status;
-      gathers_more_ |= kind < 2;
-      if (kind == 0) status = Catch([&] { SetForwardPrefetch(*branch, ahead); });
-      if (kind == 1) status = Catch([&] { SetBackwardPrefetch(*branch, ahead); });
       EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
     }
   }
@@ -350,7 +356,7 @@ class Program {
         Window(at);
         break;
       case 10: {
-        AnyBranch().side = random_.Below(2) == 0 && !is_exact_ ? &side_ : nullptr;
+        AnyBranch().side = random_.Below(2) == 0 && has_sides_ ? &side_ : nullptr;
         break;
       }
       default: {
@@ -392,8 +398,9 @@ class Program {
 
   void Differentiate(const Loss& loss) {
     if (!loss.value.RequiresGrad()) return;
-    watch_.BeginBackward(loss.graph);
+    watch_.model.BeginBackward(loss.graph);
     Backward(loss.value);
+    watch_.model.EndBackward();
     ExpectReleased("a backward");
   }
 
@@ -407,7 +414,7 @@ class Program {
       Differentiate(loss);
       passed = 2;
     } catch (const std::runtime_error&) {
-      if (passed == 1) watch_.FailBackward();
+      if (passed == 1) watch_.model.FailBackward();
     }
     fuse_.points_left = -1;
     return passed;
@@ -516,7 +523,7 @@ class Program {
   std::vector<Branch*> branches_;
   std::vector<nn::Parameter> weights_;
   std::optional<DTensor> side_;
-  bool is_exact_ = false;  // Nothing is gathered ahead, or again in between.
+  bool has_sides_ = false;  // Results beside the last one, of which the model knows nothing.
   bool has_units_ = false;
   bool keeps_some_ = false;
   bool gathers_more_ = false;  // At a time: lists, slices and checkpoints.

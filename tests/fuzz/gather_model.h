@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What docs/fsdp.md says of how long parameters stay gathered, as a model of its own: which units
-// are gathered after each call of a module, and in backward at the beginning of each. Nothing is
-// gathered ahead.
+// What docs/fsdp.md says of how long parameters stay gathered, as a model of its own, to the byte:
+// in forward, ahead of it, in recomputations, in backward, and under exceptions.
 #ifndef SHARDMESH_TESTS_FUZZ_GATHER_MODEL_H_
 #define SHARDMESH_TESTS_FUZZ_GATHER_MODEL_H_
 
@@ -18,68 +17,117 @@ namespace shardmesh::fsdp {
 
 class GatherModel {
  public:
+  struct Parameter {
+    int64_t bytes = 0;        ///< Gathered, on this rank.
+    int64_t slice_bytes = 0;  ///< Of what is kept between forward and backward.
+  };
   struct Unit {
-    int64_t bytes = 0;  ///< Gathered, on this rank.
+    std::vector<Parameter> parameters;
     Strategy strategy = Strategy::kFullShard;
     std::optional<bool> reshard_after_forward = std::nullopt;
-    bool is_root = false;  ///< As FullyShardOptions::reshard_after_forward has it.
+    bool has_slices = false;  ///< As FullyShardOptions::reshard_after_forward_axes has it.
+    bool is_root = false;     ///< As FullyShardOptions::reshard_after_forward has it.
+    std::optional<std::vector<const void*>> forward_prefetch, backward_prefetch;
   };
   /// A call of a module that is a unit.
   struct Call {
+    int64_t id = 0;
     const void* module = nullptr;
     int depth = 0;            ///< Calls of units around it.
     bool is_reached = false;  ///< By the backward of the result.
   };
   using Graph = std::vector<Call>;  ///< In the order in which the calls began.
 
-  Unit& AddUnit(const void* module) { return units_[module]; }
+  /// In the order in which FullyShard is called.
+  Unit& AddUnit(const void* module);
+  Unit& unit(const void* module) { return units_.at(module); }
   bool IsUnit(const void* module) const { return units_.count(module) > 0; }
 
   /// Of micro-batches: gradients are reduced.
   bool syncs = true;
 
   // ---- forward ----------------------------------------------------------------------------------
-  /// A unit's module has been called.
-  void Begin(const void* module);
+  /// A unit's module has been called. Returns the call's id.
+  int64_t Begin(const void* module);
   /// Its forward is over. `records`: it has recorded an op; `is_reached`: backward comes to it.
   void End(bool records, bool is_reached);
   /// The exception that ended it goes on.
-  void Fail();
+  void Fail(bool records);
   /// The calls since the last TakeGraph.
   Graph TakeGraph();
   /// The graph is gone without a backward.
   void Drop(const Graph& graph);
 
+  // ---- forward again, within backward, by a checkpoint ------------------------------------------
+  void BeginAgain(const void* module);
+  void EndAgain(const void* module, bool records, bool is_reached);
+  /// What was recorded meanwhile is gone.
+  void EndRecomputation();
+
   // ---- backward ---------------------------------------------------------------------------------
-  /// Returns what is gathered at the beginning of each call of a unit, in the order of backward.
-  std::vector<int64_t> Backward(const Graph& graph);
-  /// Instead of its end: an exception.
-  void FailBackward(const Graph& graph);
+  void BeginBackward(const Graph& graph);
+  /// It has begun with a call. Returns false if another one is next.
+  bool Enter(int64_t call);
+  /// It is about to be over with a call; for one of which it isn't said, it is before the next.
+  void Leave(int64_t call);
+  void EndBackward();
+  /// Instead of its end: an exception, and the graph is gone.
+  void FailBackward();
 
   int64_t bytes() const;
   /// Since the last ResetPeak.
   int64_t peak() const { return peak_; }
   void ResetPeak() { peak_ = bytes(); }
-  void NotePeak(int64_t bytes) { peak_ = std::max(peak_, bytes); }
 
  private:
   struct State {
-    int open = 0;     // Calls that forward has begun and not ended.
-    int awaited = 0;  // Calls to which some backward is to come.
+    int open = 0;      // Calls that forward has begun and not ended.
+    int awaited = 0;   // Calls to which some backward is to come,
+    int expected = 0;  // and the one that runs;
+    int entered = 0;   // of these, those that it has begun.
     bool is_gathered = false;
+    bool has_slices = false;
   };
+  struct Event {
+    bool is_enter;
+    Call call;
+  };
+  void NotePeak(int64_t bytes) { peak_ = std::max(peak_, bytes); }
   void Gather(const void* module);
-  void ReleaseAll();
+  void GatherAhead(const std::vector<const void*>& modules, std::vector<const void*>& ahead);
+  void Release(const void* module);
+  void ReleaseIfIdle(const void* module);
+  void ReleasePredicted();
+  void EndOutermost();
+  void DropCall(const void* module);
+  const void* Predicted() const;
+  bool KeepsForNextCall(const void* module);
+  void Apply(const Event& event);
+  const void* NextEntered() const;
+
+  bool KeepsSlices(const void* module) const;
   bool KeepsAfterForward(const Unit& unit, bool records) const;
   bool KeepsBetweenCalls(const Unit& unit) const;
   bool KeepsAfterBackward(const Unit& unit) const;
-  bool KeepsWithoutGraph(const Unit& unit) const;
 
   std::map<const void*, Unit> units_;
+  std::vector<const void*> modules_;  // Of units_, in their order.
   std::map<const void*, State> states_;
+  int64_t next_id_ = 0;
+  int64_t peak_ = 0;
+
+  // Forward.
   std::vector<size_t> open_;  // Of graph_.
   Graph graph_;
-  int64_t peak_ = 0;
+  std::vector<const void*> order_, last_order_;  // Called since the outermost call began.
+  size_t position_ = 0;                          // In last_order_: after the latest call.
+  const void* predicted_ = nullptr;              // Gathered ahead, and not called yet.
+  std::vector<const void*> ahead_;               // The same, by a list.
+  std::vector<const void*> again_;               // Calls recorded by a recomputation.
+
+  // Backward.
+  std::vector<Event> events_;
+  size_t next_event_ = 0;
 };
 
 }  // namespace shardmesh::fsdp
