@@ -77,7 +77,9 @@ void CheckAll(const std::vector<OpCase>& cases) {
   }
 }
 
-TEST(DTypes, UnaryOps) { CheckAll(UnaryCases()); }
+TEST(DTypes, UnaryRows) { CheckAll(ElementwiseCases(1)); }
+TEST(DTypes, BinaryRows) { CheckAll(ElementwiseCases(2)); }
+TEST(DTypes, TernaryRows) { CheckAll(ElementwiseCases(3)); }
 TEST(DTypes, BinaryOps) { CheckAll(BinaryCases()); }
 TEST(DTypes, Selections) { CheckAll(SelectionCases()); }
 TEST(DTypes, Reductions) { CheckAll(ReductionCases()); }

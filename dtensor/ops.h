@@ -17,27 +17,66 @@
 #include <vector>
 
 #include "shardmesh/dtensor/dtensor.h"
+#include "shardmesh/dtensor/ops/losses.h"
+#include "shardmesh/dtensor/ops/reductions.h"
 #include "shardmesh/tensor/kernel_table.h"
 
 namespace shardmesh {
 
+// ---- elementwise rows (tensor/elementwise_ops.inc) ----------------------------------------------
+// Neg, Exp, Gelu, Atan2, Lerp and some ninety more, one row each there: what they compute, their
+// dtypes and whether a Partial passes through. Operands broadcast. An integer divided by 0 is an
+// Error(kInvalidArgument) on the rank that has it, which ends the others.
+#define SHARDMESH_UNARY(Function, ...) DTensor Function(const DTensor& x);
+#define SHARDMESH_BINARY(Function, ...) DTensor Function(const DTensor& a, const DTensor& b);
+#define SHARDMESH_TERNARY(Function, ...) \
+  DTensor Function(const DTensor& a, const DTensor& b, const DTensor& c);
+#include "shardmesh/tensor/elementwise_ops.inc"
+
+/// To so many decimals, halves to even; a negative number rounds to tens, hundreds, ...
+DTensor Round(const DTensor& x, int decimals);
+/// Default: the largest and the lowest finite number of the dtype.
+DTensor NanToNum(const DTensor& x, double nan = 0, std::optional<double> infinity = std::nullopt,
+                 std::optional<double> minus_infinity = std::nullopt);
+/// low <= x <= high; `high` where low > high.
+DTensor Clamp(const DTensor& x, double low, double high);
+DTensor Pow(const DTensor& x, double exponent);
+/// log(x / (1 - x)), of an x that is kept `eps` away from 0 and 1 if given.
+DTensor Logit(const DTensor& x, std::optional<double> eps = std::nullopt);
+DTensor LeakyRelu(const DTensor& x, double slope = 0.01);
+DTensor Elu(const DTensor& x, double alpha = 1);
+DTensor Celu(const DTensor& x, double alpha = 1);
+DTensor Selu(const DTensor& x);
+DTensor HardTanh(const DTensor& x, double low = -1, double high = 1);
+DTensor HardShrink(const DTensor& x, double lambda = 0.5);
+DTensor SoftShrink(const DTensor& x, double lambda = 0.5);
+/// log(1 + e^(beta x)) / beta; x where beta x > threshold.
+DTensor Softplus(const DTensor& x, double beta = 1, double threshold = 20);
+/// x above `threshold`, else `value`.
+DTensor Threshold(const DTensor& x, double threshold, double value);
+/// a + weight (b - a). P, P -> P.
+DTensor Lerp(const DTensor& a, const DTensor& b, double weight);
+/// |a - b| <= absolute + relative |b|. Bool result.
+DTensor IsClose(const DTensor& a, const DTensor& b, double relative = 1e-5, double absolute = 1e-8,
+                bool equal_nan = false);
+/// a + value b c, a + value b / c.
+DTensor AddCMul(const DTensor& a, const DTensor& b, const DTensor& c, double value = 1);
+DTensor AddCDiv(const DTensor& a, const DTensor& b, const DTensor& c, double value = 1);
+// Losses by element; the rows say which.
+DTensor SmoothL1Error(const DTensor& x, const DTensor& target, double beta = 1);
+DTensor HuberError(const DTensor& x, const DTensor& target, double delta = 1);
+DTensor HingeEmbeddingError(const DTensor& x, const DTensor& target, double margin = 1);
+DTensor KlDivError(const DTensor& x, const DTensor& target, bool log_target = false);
+DTensor PoissonNllError(const DTensor& x, const DTensor& target, bool log_input = true,
+                        bool full = false, double eps = 1e-8);
+DTensor MarginRankingError(const DTensor& a, const DTensor& b, const DTensor& target,
+                           double margin = 0);
+DTensor GaussianNllError(const DTensor& x, const DTensor& target, const DTensor& variance,
+                         bool full = false, double eps = 1e-6);
+
 // ---- pointwise (ops_pointwise.cc) ---------------------------------------------------------------
 // Rule "elementwise with broadcast" (NumPy's); shards stay where the operands agree. Operands have
 // one dtype, which is the result's; numbers take the tensor's.
-DTensor Neg(const DTensor& x);  // Partial passes through.
-DTensor Abs(const DTensor& x);
-DTensor Exp(const DTensor& x);
-DTensor Log(const DTensor& x);
-DTensor Sqrt(const DTensor& x);
-DTensor Rsqrt(const DTensor& x);
-DTensor Reciprocal(const DTensor& x);
-DTensor Tanh(const DTensor& x);
-DTensor Sigmoid(const DTensor& x);
-DTensor Silu(const DTensor& x);
-DTensor Relu(const DTensor& x);
-DTensor Square(const DTensor& x);
-DTensor Sin(const DTensor& x);
-DTensor Cos(const DTensor& x);
 DTensor Add(const DTensor& a, const DTensor& b);  // P + P -> P.
 DTensor Sub(const DTensor& a, const DTensor& b);  // P - P -> P.
 // A Partial passes through Mul, Div, MatMul and Linear: one reduction of the result instead of one
@@ -73,8 +112,6 @@ DTensor Where(const DTensor& condition, const DTensor& a, const DTensor& b);
 /// Converts as ConvertTo (tensor/dtype.h) says. Differentiable between floating dtypes; the
 /// gradient is cast back.
 DTensor Cast(const DTensor& x, DType dtype);
-/// silu(gate) * up, of one shape.
-DTensor SiluMul(const DTensor& gate, const DTensor& up);
 /// Zeroes each element with probability p and scales the rest by 1 / (1 - p); the mask depends on
 /// (seed, stream, global index) alone.
 DTensor Dropout(const DTensor& x, double p, RandomKey key);
@@ -128,16 +165,16 @@ DTensor Embedding(const DTensor& ids, const DTensor& table);
 
 // ---- losses (ops_loss.cc) -----------------------------------------------------------------------
 // Over all elements of the global tensor, however they are spread: a mean divides by the global
-// count.
-enum class LossReduction { kMean, kSum };
+// count. More of them: dtensor/ops/losses.h.
 /// -log softmax(logits)[target], over all targets that are not `ignore_index`. The class dim may be
 /// sharded: three small all-reduces, the logits are never gathered. If no target is counted the
 /// mean is nan and the gradient zero. For bf16 and f16 logits the loss is f32.
-/// Shape:  logits [.., v], targets [..] (i64 or i32) -> [].
+/// Shape:  logits [.., v], targets [..] (i64 or i32) -> [], or targets' (kNone).
 /// Errors: Error(kOutOfRange) naming a target that is no class.
 DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t ignore_index = -100,
                      LossReduction reduction = LossReduction::kMean);
-/// (x - target)^2, of one shape -> []. Computed in f32 for bf16 and f16, and rounded once.
+/// (x - target)^2, of one shape -> [], or the same shape (kNone). Computed in f32 for bf16 and f16,
+/// and rounded once.
 DTensor MseLoss(const DTensor& x, const DTensor& target,
                 LossReduction reduction = LossReduction::kMean);
 

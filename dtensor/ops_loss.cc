@@ -121,7 +121,8 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t igno
     const DTensor rows = Sub(Log(sums.sum_exp), Reduced(picked));
     const DTensor zero =
         Full(logits.mesh(), {}, dtype, 0.0, std::vector<Placement>(logits.layout().num_axes()));
-    loss = Sum(Where(counted, rows, zero));
+    loss = Where(counted, rows, zero);
+    if (reduction != LossReduction::kNone) loss = Sum(loss);
     if (reduction == LossReduction::kMean) {
       count = Cast(Reduced(Sum(Cast(counted, DType::kI64))), dtype);
       loss = Div(loss, count);
@@ -153,6 +154,7 @@ DTensor MseLoss(const DTensor& x, const DTensor& target, LossReduction reduction
     return Cast(MseLoss(Cast(x, DType::kF32), Cast(target, DType::kF32), reduction), x.dtype());
   }
   const DTensor squares = Square(Sub(x, target));
+  if (reduction == LossReduction::kNone) return squares;
   return reduction == LossReduction::kMean ? Mean(squares) : Sum(squares);
 }
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Arithmetic with its special cases of numbers, comparison, selection, conversion, dropout. Other
+// elementwise ops are rows: ops_elementwise.cc.
 #include <cmath>
 
 #include "shardmesh/base/error.h"
@@ -15,68 +18,6 @@ using internal::WriteSumTo;
 
 namespace {
 
-// ---- one operand --------------------------------------------------------------------------------
-
-struct UnaryInfo {
-  Op op;
-  Op backward;
-  bool linear;
-};
-
-const UnaryInfo& InfoOf(UnaryOp op) {
-  static constexpr UnaryInfo kInfos[] = {
-      {{"neg"}, {"neg_backward"}, true},
-      {{"abs"}, {"abs_backward"}, false},
-      {{"exp"}, {"exp_backward"}, false},
-      {{"log"}, {"log_backward"}, false},
-      {{"sqrt"}, {"sqrt_backward"}, false},
-      {{"rsqrt"}, {"rsqrt_backward"}, false},
-      {{"reciprocal"}, {"reciprocal_backward"}, false},
-      {{"tanh"}, {"tanh_backward"}, false},
-      {{"sigmoid"}, {"sigmoid_backward"}, false},
-      {{"silu"}, {"silu_backward"}, false},
-      {{"relu"}, {"relu_backward"}, false},
-      {{"square"}, {"square_backward"}, false},
-      {{"sin"}, {"sin_backward"}, false},
-      {{"cos"}, {"cos_backward"}, false},
-  };
-  return kInfos[static_cast<int>(op)];
-}
-
-// `saved` is x or y: the one that the kernel reads.
-DTensor UnaryBackward(UnaryOp op, const DTensor& grad, const DTensor& saved) {
-  const UnaryInfo& info = InfoOf(op);
-  OpCall call(info.backward, {&grad, &saved});
-  const DTensor* operands[] = {&grad, &saved};
-  call.Decide([&] { return ElementwiseRule(info.backward.name, operands, {1u}); });
-  const Tensor& read = call.local(1);
-  return call.Result(ops::UnaryBackward(call.context(), op, call.local(0),
-                                        BackwardReadsInput(op) ? read : Tensor(),
-                                        BackwardReadsOutput(op) ? read : Tensor()));
-}
-
-DTensor Unary(UnaryOp op, const DTensor& x) {
-  const UnaryInfo& info = InfoOf(op);
-  OpCall call(info.op, {&x});
-  call.Decide([&] {
-    const DTensor* operands[] = {&x};
-    return info.linear ? ElementwiseRule(info.op.name, operands, {1u})
-                       : ElementwiseRule(info.op.name, operands);
-  });
-  DTensor y = call.Result(ops::Unary(call.context(), op, call.local(0)));
-  if (!call.Records()) return y;
-  if (op == UnaryOp::kNeg) {
-    call.Record({&y},
-                [](std::span<const DTensor> grads, Gradients& out) { out.Set(0, Neg(grads[0])); });
-    return y;
-  }
-  call.Record({&y}, [op, saved = Saved(BackwardReadsOutput(op) ? y : call.input(0))](
-                        std::span<const DTensor> grads, Gradients& out) {
-    out.Set(0, UnaryBackward(op, grads[0], saved.Get(InfoOf(op).op.name)));
-  });
-  return y;
-}
-
 // ---- two operands -------------------------------------------------------------------------------
 
 constexpr Op kAdd{"add"}, kSub{"sub"}, kMul{"mul"}, kDiv{"div"}, kMaximum{"maximum"},
@@ -84,7 +25,7 @@ constexpr Op kAdd{"add"}, kSub{"sub"}, kMul{"mul"}, kDiv{"div"}, kMaximum{"maxim
 constexpr Op kAddScalar{"add_scalar"}, kMulScalar{"mul_scalar"}, kDivScalar{"div_scalar"};
 constexpr Op kMaximumScalar{"maximum_scalar"}, kMinimumScalar{"minimum_scalar"};
 constexpr Op kCompare{"compare"}, kCompareScalar{"compare_scalar"}, kWhere{"where"}, kCast{"cast"};
-constexpr Op kSiluMul{"silu_mul"}, kSiluMulBackward{"silu_mul_backward"}, kDropout{"dropout"};
+constexpr Op kDropout{"dropout"};
 
 struct BinaryCall {
   BinaryCall(const Op& op, BinaryOp kernel, const DTensor& a, const DTensor& b,
@@ -148,21 +89,6 @@ DTensor ExtremumScalar(const Op& op, BinaryOp kernel, CompareOp passes, const DT
 }
 
 }  // namespace
-
-DTensor Neg(const DTensor& x) { return Unary(UnaryOp::kNeg, x); }
-DTensor Abs(const DTensor& x) { return Unary(UnaryOp::kAbs, x); }
-DTensor Exp(const DTensor& x) { return Unary(UnaryOp::kExp, x); }
-DTensor Log(const DTensor& x) { return Unary(UnaryOp::kLog, x); }
-DTensor Sqrt(const DTensor& x) { return Unary(UnaryOp::kSqrt, x); }
-DTensor Rsqrt(const DTensor& x) { return Unary(UnaryOp::kRsqrt, x); }
-DTensor Reciprocal(const DTensor& x) { return Unary(UnaryOp::kReciprocal, x); }
-DTensor Tanh(const DTensor& x) { return Unary(UnaryOp::kTanh, x); }
-DTensor Sigmoid(const DTensor& x) { return Unary(UnaryOp::kSigmoid, x); }
-DTensor Silu(const DTensor& x) { return Unary(UnaryOp::kSilu, x); }
-DTensor Relu(const DTensor& x) { return Unary(UnaryOp::kRelu, x); }
-DTensor Square(const DTensor& x) { return Unary(UnaryOp::kSquare, x); }
-DTensor Sin(const DTensor& x) { return Unary(UnaryOp::kSin, x); }
-DTensor Cos(const DTensor& x) { return Unary(UnaryOp::kCos, x); }
 
 DTensor Add(const DTensor& a, const DTensor& b) {
   BinaryCall c(kAdd, BinaryOp::kAdd, a, b, {3u});
@@ -304,45 +230,6 @@ DTensor Cast(const DTensor& x, DType dtype) {
   if (!IsFloating(dtype)) return y;
   call.Record({&y}, [from = x.dtype()](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Cast(grads[0], from));
-  });
-  return y;
-}
-
-namespace {
-
-void SiluMulBackward(const DTensor& grad, const DTensor& gate, const DTensor& up, Gradients& out) {
-  OpCall call(kSiluMulBackward, {&grad, &gate, &up});
-  call.Decide([&] {
-    const DTensor* operands[] = {&grad, &gate, &up};
-    OpRule rule = ElementwiseRule(kSiluMulBackward.name, operands, {1u});
-    rule.rule.outputs.push_back(rule.rule.outputs[0]);
-    rule.output_shapes.push_back(rule.output_shapes[0]);
-    return rule;
-  });
-  auto [dgate, dup] =
-      ops::SiluMulBackward(call.context(), call.local(0), call.local(1), call.local(2));
-  out.Set(0, call.Result(std::move(dgate), 0));
-  out.Set(1, call.Result(std::move(dup), 1));
-}
-
-}  // namespace
-
-DTensor SiluMul(const DTensor& gate, const DTensor& up) {
-  internal::CheckUsable(kSiluMul.name, gate);
-  internal::CheckUsable(kSiluMul.name, up);
-  if (!(gate.shape() == up.shape())) {
-    ThrowInvalid("silu_mul: gate ", gate.ToString(), " and up ", up.ToString(), " differ in shape");
-  }
-  OpCall call(kSiluMul, {&gate, &up});
-  call.Decide([&] {
-    const DTensor* operands[] = {&gate, &up};
-    return ElementwiseRule(kSiluMul.name, operands, {2u});
-  });
-  DTensor y = call.Result(ops::SiluMul(call.context(), call.local(0), call.local(1)));
-  if (!call.Records()) return y;
-  call.Record({&y}, [sg = Saved(call.input(0)), su = Saved(call.input(1))](
-                        std::span<const DTensor> grads, Gradients& out) {
-    SiluMulBackward(grads[0], sg.Get(kSiluMul.name), su.Get(kSiluMul.name), out);
   });
   return y;
 }

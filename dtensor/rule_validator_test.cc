@@ -229,7 +229,9 @@ void ValidateAll(const std::vector<OpCase>& cases) {
   }
 }
 
-TEST(ShardingRules, UnaryOpsAreThoseOfOneRank) { ValidateAll(UnaryCases()); }
+TEST(ShardingRules, UnaryRowsAreThoseOfOneRank) { ValidateAll(ElementwiseCases(1)); }
+TEST(ShardingRules, BinaryRowsAreThoseOfOneRank) { ValidateAll(ElementwiseCases(2)); }
+TEST(ShardingRules, TernaryRowsAreThoseOfOneRank) { ValidateAll(ElementwiseCases(3)); }
 TEST(ShardingRules, BinaryOpsAreThoseOfOneRank) { ValidateAll(BinaryCases()); }
 TEST(ShardingRules, SelectionsAreThoseOfOneRank) { ValidateAll(SelectionCases()); }
 TEST(ShardingRules, ReductionsAreThoseOfOneRank) { ValidateAll(ReductionCases()); }

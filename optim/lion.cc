@@ -14,7 +14,7 @@ namespace {
 Tensor Sign(ExecutionContext& context, const Tensor& x) {
   Tensor sign = ops::Binary(context, BinaryOp::kMaximum, x, -1);
   ops::BinaryInto(context, BinaryOp::kMinimum, sign, 1);
-  Tensor magnitude = ops::Unary(context, UnaryOp::kAbs, sign);
+  Tensor magnitude = ops::Unary(context, ElementwiseOp::kAbs, sign);
   const Tensor is_zero = ops::Compare(context, CompareOp::kEqual, magnitude, 0);
   ops::Accumulate(context, ops::Cast(context, is_zero, x.dtype()), magnitude);
   ops::BinaryInto(context, BinaryOp::kDiv, sign, magnitude);

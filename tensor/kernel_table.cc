@@ -3,40 +3,6 @@
 
 namespace shardmesh {
 
-std::string_view Name(UnaryOp op) {
-  switch (op) {
-    case UnaryOp::kNeg:
-      return "neg";
-    case UnaryOp::kAbs:
-      return "abs";
-    case UnaryOp::kExp:
-      return "exp";
-    case UnaryOp::kLog:
-      return "log";
-    case UnaryOp::kSqrt:
-      return "sqrt";
-    case UnaryOp::kRsqrt:
-      return "rsqrt";
-    case UnaryOp::kReciprocal:
-      return "reciprocal";
-    case UnaryOp::kTanh:
-      return "tanh";
-    case UnaryOp::kSigmoid:
-      return "sigmoid";
-    case UnaryOp::kSilu:
-      return "silu";
-    case UnaryOp::kRelu:
-      return "relu";
-    case UnaryOp::kSquare:
-      return "square";
-    case UnaryOp::kSin:
-      return "sin";
-    case UnaryOp::kCos:
-      return "cos";
-  }
-  return "?";
-}
-
 std::string_view Name(BinaryOp op) {
   switch (op) {
     case BinaryOp::kAdd:

@@ -10,8 +10,9 @@
 //   * an output does not overlap an input unless it is the same view (then elementwise kernels work
 //   in place);
 //   * the result depends on values and shapes alone: not on threads, alignment, strides or what the
-//   processor has. Exception: BLAS (matmul, attention) may round differently for transposed
-//   operands, and on another processor;
+//   processor has. Exceptions: BLAS (matmul, attention) may round differently for transposed
+//   operands, and on another processor; so may functions that are libm's
+//   (element_functions_cpu.h) on another processor;
 //   * bf16 and f16 are computed in f32 and rounded once; sums accumulate in Accumulator<T> or
 //   wider;
 //   * working memory comes from the context's allocator and is given back;
@@ -23,48 +24,24 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "shardmesh/base/dims.h"
 #include "shardmesh/base/reduce_op.h"
 #include "shardmesh/tensor/device.h"
+#include "shardmesh/tensor/elementwise.h"
 #include "shardmesh/tensor/execution_context.h"
 #include "shardmesh/tensor/tensor.h"
 
 namespace shardmesh {
 
-enum class UnaryOp : uint8_t {
-  kNeg,
-  kAbs,
-  kExp,
-  kLog,
-  kSqrt,
-  kRsqrt,
-  kReciprocal,
-  kTanh,
-  kSigmoid,
-  kSilu,
-  kRelu,
-  kSquare,
-  kSin,
-  kCos,
-};
 /// The kR* ones have their operands swapped (for a scalar on the left).
 enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kMaximum, kMinimum, kRSub, kRDiv };
 enum class CompareOp : uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
 
-std::string_view Name(UnaryOp op);
 std::string_view Name(BinaryOp op);
 std::string_view Name(CompareOp op);
-
-/// Which of x and y = f(x) the backward of `op` is computed from (at most one).
-constexpr bool BackwardReadsInput(UnaryOp op) {
-  return op == UnaryOp::kAbs || op == UnaryOp::kLog || op == UnaryOp::kSilu ||
-         op == UnaryOp::kSquare || op == UnaryOp::kSin || op == UnaryOp::kCos;
-}
-constexpr bool BackwardReadsOutput(UnaryOp op) {
-  return op != UnaryOp::kNeg && !BackwardReadsInput(op);
-}
 
 /// Which elements of a conceptual global tensor a local one holds; random numbers are a function of
 /// the global index.
@@ -84,16 +61,19 @@ struct AdamWStep {
 };
 
 struct KernelTable {
-  // ---- pointwise (pointwise_cpu.cc) -------------------------------------------------------------
+  // ---- pointwise (copy_cpu.cc, elementwise_cpu.cc, binary_cpu.cc) -------------------------------
   void (*fill)(ExecutionContext&, double value, Tensor& out);
   /// Any strides and any pair of dtypes, converted as ConvertTo (dtype.h) says.
   void (*copy)(ExecutionContext&, const Tensor& x, Tensor& out);
-  void (*unary)(ExecutionContext&, UnaryOp, const Tensor& x, Tensor& out);
-  /// out = grad * f'(x), where y = f(x). All of one shape and dtype; what BackwardReadsInput and
-  /// BackwardReadsOutput do not name is not read and may be empty. The derivatives of abs and
-  /// relu at 0 are 0.
-  void (*unary_backward)(ExecutionContext&, UnaryOp, const Tensor& grad, const Tensor& x,
-                         const Tensor& y, Tensor& out);
+  /// out = the row's value; operands already expanded to out's shape. Three params, of which those
+  /// that the row does not have are 0.
+  void (*elementwise)(ExecutionContext&, ElementwiseOp, const double* params,
+                      std::span<const Tensor* const> operands, Tensor& out);
+  /// outs[0] = grad * the derivative by `operand`; for a row that is kFused two outs are those of
+  /// both. `reads`: what ElementwiseRow::Reads() says, in its order. All of grad's shape and dtype.
+  void (*elementwise_gradient)(ExecutionContext&, ElementwiseOp, int operand, const double* params,
+                               const Tensor& grad, std::span<const Tensor* const> reads,
+                               std::span<Tensor* const> outs);
   /// a and b already expanded to out's shape. Maximum and minimum propagate NaN.
   void (*binary)(ExecutionContext&, BinaryOp, const Tensor& a, const Tensor& b, Tensor& out);
   void (*binary_scalar)(ExecutionContext&, BinaryOp, const Tensor& a, double b, Tensor& out);
@@ -107,10 +87,6 @@ struct KernelTable {
                 Tensor& out);
   /// out += x, where out's dtype may be wider than x's (f32 += bf16).
   void (*accumulate)(ExecutionContext&, const Tensor& x, Tensor& out);
-  /// out = silu(gate) * up, and its backward.
-  void (*silu_mul)(ExecutionContext&, const Tensor& gate, const Tensor& up, Tensor& out);
-  void (*silu_mul_backward)(ExecutionContext&, const Tensor& grad, const Tensor& gate,
-                            const Tensor& up, Tensor& dgate, Tensor& dup);
 
   // ---- reductions (reduce_cpu.cc) ---------------------------------------------------------------
   /// out has x's rank; where out's extent is 1 and x's is not (or `reduced` bit d is set), dim d is

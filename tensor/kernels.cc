@@ -12,7 +12,7 @@ namespace {
 KernelTable MakeCpuTable() {
   KernelTable table = {};
   FillCopyKernels(table);
-  FillPointwiseKernels(table);
+  FillElementwiseKernels(table);
   FillBinaryKernels(table);
   FillReduceKernels(table);
   FillMatmulKernels(table);
@@ -32,11 +32,11 @@ const KernelTable& CpuKernels() {
 template <auto... kEntries>
 struct EntryList {};
 using AllEntries = EntryList<
-    &KernelTable::fill, &KernelTable::copy, &KernelTable::unary, &KernelTable::unary_backward,
-    &KernelTable::binary, &KernelTable::binary_scalar, &KernelTable::compare,
-    &KernelTable::compare_scalar, &KernelTable::compare_integer, &KernelTable::where,
-    &KernelTable::accumulate, &KernelTable::silu_mul, &KernelTable::silu_mul_backward,
-    &KernelTable::reduce, &KernelTable::sum_of_squares, &KernelTable::matmul, &KernelTable::softmax,
+    &KernelTable::fill, &KernelTable::copy, &KernelTable::elementwise,
+    &KernelTable::elementwise_gradient, &KernelTable::binary, &KernelTable::binary_scalar,
+    &KernelTable::compare, &KernelTable::compare_scalar, &KernelTable::compare_integer,
+    &KernelTable::where, &KernelTable::accumulate, &KernelTable::reduce,
+    &KernelTable::sum_of_squares, &KernelTable::matmul, &KernelTable::softmax,
     &KernelTable::softmax_backward, &KernelTable::rms_norm, &KernelTable::rms_norm_backward,
     &KernelTable::layer_norm, &KernelTable::layer_norm_backward, &KernelTable::find_out_of_range,
     &KernelTable::embedding, &KernelTable::embedding_backward, &KernelTable::cross_entropy_terms,

@@ -222,26 +222,34 @@ void Scale(State& state) {
 }
 BENCHMARK(Scale)->Apply(Sizes);
 
-template <UnaryOp kOp>
+constexpr ElementwiseParams kNoParams = {};
+
+template <ElementwiseOp kOp>
 void Unary(State& state) {
   const Run run(state);
   const Tensor a = Random({run.elements}, run.dtype);
   Tensor out = Like(a);
   const Stopwatch watch;
-  for (auto _ : state) Kernels().unary(TheContext(), kOp, a, out);
+  const Tensor* const operands[] = {&a};
+  for (auto _ : state)
+    Kernels().elementwise(TheContext(), kOp, kNoParams.data(), std::span(operands), out);
   SetBytes(state, watch, 2 * run.bytes);
 }
-BENCHMARK(Unary<UnaryOp::kExp>)->Apply(Sizes);
-BENCHMARK(Unary<UnaryOp::kSilu>)->Apply(Sizes);
-BENCHMARK(Unary<UnaryOp::kTanh>)->Apply(Sizes);
-BENCHMARK(Unary<UnaryOp::kRsqrt>)->Apply(Sizes);
+BENCHMARK(Unary<ElementwiseOp::kExp>)->Apply(Sizes);
+BENCHMARK(Unary<ElementwiseOp::kSilu>)->Apply(Sizes);
+BENCHMARK(Unary<ElementwiseOp::kTanh>)->Apply(Sizes);
+BENCHMARK(Unary<ElementwiseOp::kRsqrt>)->Apply(Sizes);
 
 void SiluMul(State& state) {
   const Run run(state);
   const Tensor a = Random({run.elements}, run.dtype, 1), b = Random({run.elements}, run.dtype, 2);
   Tensor out = Like(a);
   const Stopwatch watch;
-  for (auto _ : state) Kernels().silu_mul(TheContext(), a, b, out);
+  const Tensor* const operands[] = {&a, &b};
+  for (auto _ : state) {
+    Kernels().elementwise(TheContext(), ElementwiseOp::kSiluMul, kNoParams.data(),
+                          std::span(operands), out);
+  }
   SetBytes(state, watch, 3 * run.bytes);
   const double x = Element(a, 999);
   ExpectNear(Element(out, 999), x / (1 + std::exp(-x)) * Element(b, 999), 1e-2);
@@ -254,7 +262,12 @@ void SiluMulBackward(State& state) {
   const Tensor b = Random({run.elements}, run.dtype, 3);
   Tensor da = Like(a), db = Like(a);
   const Stopwatch watch;
-  for (auto _ : state) Kernels().silu_mul_backward(TheContext(), g, a, b, da, db);
+  const Tensor* const reads[] = {&a, &b};
+  Tensor* const outs[] = {&da, &db};
+  for (auto _ : state) {
+    Kernels().elementwise_gradient(TheContext(), ElementwiseOp::kSiluMul, 0, kNoParams.data(), g,
+                                   std::span(reads), std::span(outs));
+  }
   SetBytes(state, watch, 5 * run.bytes);
 }
 BENCHMARK(SiluMulBackward)->Apply(Sizes);

@@ -14,6 +14,7 @@
 #ifndef SHARDMESH_TENSOR_OPS_H_
 #define SHARDMESH_TENSOR_OPS_H_
 
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <utility>
@@ -40,9 +41,25 @@ Tensor Cast(ExecutionContext&, const Tensor& x, DType);
 Tensor Reshape(ExecutionContext&, const Tensor& x, const Dims& shape);
 
 // ---- pointwise ----------------------------------------------------------------------------------
-Tensor Unary(ExecutionContext&, UnaryOp, const Tensor& x);
-Tensor UnaryBackward(ExecutionContext&, UnaryOp, const Tensor& grad, const Tensor& x,
-                     const Tensor& y);
+/// A row of elementwise_ops.inc. An integer divided by 0 is an error.
+Tensor Elementwise(ExecutionContext&, ElementwiseOp, std::span<const Tensor* const> operands,
+                   const ElementwiseParams& params = {});
+inline Tensor Elementwise(ExecutionContext& context, ElementwiseOp op,
+                          std::initializer_list<const Tensor*> operands,
+                          const ElementwiseParams& params = {}) {
+  return Elementwise(context, op, std::span(operands.begin(), operands.size()), params);
+}
+inline Tensor Unary(ExecutionContext& context, ElementwiseOp op, const Tensor& x) {
+  return Elementwise(context, op, {&x});
+}
+/// By `operand`, in grad's shape. `reads`: what ElementwiseRow::Reads() says, in its order.
+Tensor ElementwiseGradient(ExecutionContext&, ElementwiseOp, int operand, const Tensor& grad,
+                           std::span<const Tensor* const> reads,
+                           const ElementwiseParams& params = {});
+/// Both at once, of a row that is kFused.
+std::pair<Tensor, Tensor> ElementwiseGradients(ExecutionContext&, ElementwiseOp, const Tensor& grad,
+                                               std::span<const Tensor* const> reads,
+                                               const ElementwiseParams& params = {});
 Tensor Binary(ExecutionContext&, BinaryOp, const Tensor& a, const Tensor& b);
 Tensor Binary(ExecutionContext&, BinaryOp, const Tensor& a, double b);
 /// In place: a = a op b, with b broadcast to a's shape.
@@ -54,9 +71,6 @@ Tensor Compare(ExecutionContext&, CompareOp, const Tensor& a, double b);
 Tensor CompareInteger(ExecutionContext&, CompareOp, const Tensor& a, int64_t b);
 Tensor Where(ExecutionContext&, const Tensor& cond, const Tensor& a, const Tensor& b);
 void Accumulate(ExecutionContext&, const Tensor& x, Tensor& out);
-Tensor SiluMul(ExecutionContext&, const Tensor& gate, const Tensor& up);
-std::pair<Tensor, Tensor> SiluMulBackward(ExecutionContext&, const Tensor& grad, const Tensor& gate,
-                                          const Tensor& up);
 
 // ---- reductions ---------------------------------------------------------------------------------
 /// Over `dims` (all, if empty). Max and min of no elements at all give the identity. Sums and

@@ -154,7 +154,7 @@ TEST(Binary, MistakesAreNamedBeforeAnythingIsAllocated) {
               ops::Binary(context, BinaryOp::kMul, a, Tensor::Meta({3, 5}, DType::kF32));
             }),
             "no error");
-  EXPECT_NE(ErrorOf([&] { ops::SiluMul(context, a, c); }), "no error");
+  EXPECT_NE(ErrorOf([&] { testing::SiluMul(context, a, c); }), "no error");
   EXPECT_EQ(context.allocator()->total().allocations, allocations);
 }
 

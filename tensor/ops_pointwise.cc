@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elementwise ops: broadcasting, dtypes, in-place writes.
+// Arithmetic, comparisons and selection: broadcasting, dtypes, in-place writes.
 
 #include <limits>
 
@@ -35,11 +35,6 @@ void RequireArithmetic(BinaryOp op, const Tensor& x) {
   }
 }
 
-bool TakesIntegers(UnaryOp op) {
-  return op == UnaryOp::kNeg || op == UnaryOp::kAbs || op == UnaryOp::kRelu ||
-         op == UnaryOp::kSquare;
-}
-
 Tensor ExpandTo(const Tensor& x, const Dims& shape) {
   return x.shape() == shape ? x : x.Expand(shape);
 }
@@ -55,28 +50,6 @@ Tensor ReadableFor(ExecutionContext& context, const char* op, const Tensor& a, c
 }
 
 }  // namespace
-
-Tensor Unary(ExecutionContext& context, UnaryOp op, const Tensor& x) {
-  const char* name = Name(op).data();
-  const Device device = DeviceOf(name, {&x});
-  const bool fits = IsFloating(x.dtype()) || (TakesIntegers(op) && x.dtype() != DType::kBool);
-  if (!fits) ThrowNotFloating(x.dtype(), name);
-  Tensor out = EmptyOn(context, device, x.shape(), x.dtype());
-  KernelsFor(device).unary(context, op, x, out);
-  return out;
-}
-
-Tensor UnaryBackward(ExecutionContext& context, UnaryOp op, const Tensor& grad, const Tensor& x,
-                     const Tensor& y) {
-  const char* name = Name(op).data();
-  const Tensor& read = BackwardReadsInput(op) ? x : BackwardReadsOutput(op) ? y : grad;
-  const Device device = DeviceOf(name, {&grad, &read});
-  internal::RequireOneFloatingDType(name, {&grad, &read});
-  internal::RequireShape(name, "grad", grad, read.shape());
-  Tensor out = EmptyOn(context, device, grad.shape(), grad.dtype());
-  KernelsFor(device).unary_backward(context, op, grad, x, y, out);
-  return out;
-}
 
 Tensor Binary(ExecutionContext& context, BinaryOp op, const Tensor& a, const Tensor& b) {
   const char* name = Name(op).data();
@@ -188,28 +161,6 @@ void Accumulate(ExecutionContext& context, const Tensor& x, Tensor& out) {
   const Tensor readable = internal::MayOverlap(out, x) ? Clone(context, x) : x;
   KernelsFor(device).accumulate(context, readable, out);
   out.storage()->BumpVersion();
-}
-
-Tensor SiluMul(ExecutionContext& context, const Tensor& gate, const Tensor& up) {
-  const Device device = DeviceOf("silu_mul", {&gate, &up});
-  internal::RequireOneFloatingDType("silu_mul", {&gate, &up});
-  internal::RequireShape("silu_mul", "up", up, gate.shape());
-  Tensor out = EmptyOn(context, device, gate.shape(), gate.dtype());
-  KernelsFor(device).silu_mul(context, gate, up, out);
-  return out;
-}
-
-std::pair<Tensor, Tensor> SiluMulBackward(ExecutionContext& context, const Tensor& grad,
-                                          const Tensor& gate, const Tensor& up) {
-  const char* op = "silu_mul backward";
-  const Device device = DeviceOf(op, {&grad, &gate, &up});
-  internal::RequireOneFloatingDType(op, {&grad, &gate, &up});
-  internal::RequireShape(op, "up", up, gate.shape());
-  internal::RequireShape(op, "grad", grad, gate.shape());
-  Tensor dgate = EmptyOn(context, device, gate.shape(), gate.dtype());
-  Tensor dup = EmptyOn(context, device, gate.shape(), gate.dtype());
-  KernelsFor(device).silu_mul_backward(context, grad, gate, up, dgate, dup);
-  return {dgate, dup};
 }
 
 }  // namespace shardmesh::ops

@@ -35,11 +35,12 @@ using testing::Values;
 TEST(Unary, IsRightForEveryDType) {
   ExecutionContext context;
   for (const DType dtype : kFloating) {
-    for (const UnaryOp op : kUnaryOps) {
+    for (const ElementwiseOp op : kUnaryOps) {
       Tensor x = RandomTensor(context, {7, 13}, dtype, 1);
       x = ops::Binary(context, BinaryOp::kMul, x, 5.0);
-      const bool positive = op == UnaryOp::kLog || op == UnaryOp::kSqrt || op == UnaryOp::kRsqrt;
-      if (positive) x = ops::Unary(context, UnaryOp::kAbs, x);
+      const bool positive =
+          op == ElementwiseOp::kLog || op == ElementwiseOp::kSqrt || op == ElementwiseOp::kRsqrt;
+      if (positive) x = ops::Unary(context, ElementwiseOp::kAbs, x);
       std::vector<double> expected;
       for (const double value : Values(x)) expected.push_back(Reference(op, value));
       ExpectClose(ops::Unary(context, op, x), expected,
@@ -54,7 +55,7 @@ TEST(Unary, SpecialValues) {
                                  -1e-30, 88.5, -88.0, kInf, -kInf, kNan, 3e-39};
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     const Tensor input = MakeTensor(context, {static_cast<int64_t>(x.size())}, dtype, x);
-    for (const UnaryOp op : kUnaryOps) {
+    for (const ElementwiseOp op : kUnaryOps) {
       std::vector<double> expected;
       for (const double value : Values(input)) {
         const double exact = Reference(op, value);
@@ -66,10 +67,10 @@ TEST(Unary, SpecialValues) {
   }
   // Zeros keep their signs.
   const Tensor zeros = MakeTensor(context, {2}, DType::kF32, {0.0, -0.0});
-  const std::vector<double> negated = Values(ops::Unary(context, UnaryOp::kNeg, zeros));
+  const std::vector<double> negated = Values(ops::Unary(context, ElementwiseOp::kNeg, zeros));
   EXPECT_TRUE(std::signbit(negated[0]) && !std::signbit(negated[1]));
-  EXPECT_TRUE(std::signbit(Values(ops::Unary(context, UnaryOp::kTanh, zeros))[1]));
-  EXPECT_EQ(Values(ops::Unary(context, UnaryOp::kReciprocal, zeros)),
+  EXPECT_TRUE(std::signbit(Values(ops::Unary(context, ElementwiseOp::kTanh, zeros))[1]));
+  EXPECT_EQ(Values(ops::Unary(context, ElementwiseOp::kReciprocal, zeros)),
             (std::vector<double>{kInf, -kInf}));
 }
 
@@ -77,15 +78,17 @@ TEST(Unary, TakesIntegersWhereTheResultIsOne) {
   ExecutionContext context;
   const int32_t low = std::numeric_limits<int32_t>::min();
   const Tensor x = Tensor::FromValues(context, {4}, {3, -5, 0, low});
-  const auto values = [&](UnaryOp op) { return ops::Unary(context, op, x).ToVector<int32_t>(); };
-  EXPECT_EQ(values(UnaryOp::kNeg), (std::vector<int32_t>{-3, 5, 0, low}));  // Wraps.
-  EXPECT_EQ(values(UnaryOp::kAbs), (std::vector<int32_t>{3, 5, 0, low}));
-  EXPECT_EQ(values(UnaryOp::kRelu), (std::vector<int32_t>{3, 0, 0, 0}));
-  EXPECT_EQ(values(UnaryOp::kSquare), (std::vector<int32_t>{9, 25, 0, 0}));
-  EXPECT_EQ(ErrorOf([&] { ops::Unary(context, UnaryOp::kExp, x); }),
+  const auto values = [&](ElementwiseOp op) {
+    return ops::Unary(context, op, x).ToVector<int32_t>();
+  };
+  EXPECT_EQ(values(ElementwiseOp::kNeg), (std::vector<int32_t>{-3, 5, 0, low}));  // Wraps.
+  EXPECT_EQ(values(ElementwiseOp::kAbs), (std::vector<int32_t>{3, 5, 0, low}));
+  EXPECT_EQ(values(ElementwiseOp::kRelu), (std::vector<int32_t>{3, 0, 0, 0}));
+  EXPECT_EQ(values(ElementwiseOp::kSquare), (std::vector<int32_t>{9, 25, 0, 0}));
+  EXPECT_EQ(ErrorOf([&] { ops::Unary(context, ElementwiseOp::kExp, x); }),
             "exp: needs a floating-point dtype, got i32");
   const Tensor flags = Tensor::FromValues(context, {1}, {true});
-  EXPECT_NE(ErrorOf([&] { ops::Unary(context, UnaryOp::kNeg, flags); }), "no error");
+  EXPECT_NE(ErrorOf([&] { ops::Unary(context, ElementwiseOp::kNeg, flags); }), "no error");
 }
 
 // The sizes are those of a vector and its tail, and of more than one tile.
@@ -93,7 +96,7 @@ TEST(Pointwise, EachElementIsTheSameWhateverItsNeighbours) {
   ExecutionContext context;
   for (const DType dtype : kFloating) {
     const Tensor all = RandomTensor(context, {67}, dtype, 2);
-    for (const UnaryOp op : kUnaryOps) {
+    for (const ElementwiseOp op : kUnaryOps) {
       const Tensor expected = ops::Unary(context, op, all);
       for (const int64_t n : {1, 3, 8, 15, 17, 31, 33, 66}) {
         const Tensor part = ops::Unary(context, op, all.Narrow(0, 67 - n, n));
@@ -110,24 +113,24 @@ TEST(Pointwise, SameBitsForAnyStridesAndThreads) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const Tensor a = RandomTensor(one, shape, dtype, 3), b = RandomTensor(one, shape, dtype, 4);
       const std::string sum = Bits(ops::Binary(one, BinaryOp::kDiv, a, b));
-      const std::string silu = Bits(ops::Unary(one, UnaryOp::kSilu, a));
+      const std::string silu = Bits(ops::Unary(one, ElementwiseOp::kSilu, a));
       const std::string less = Bits(ops::Compare(one, CompareOp::kLess, a, b));
       const std::string scaled = Bits(ops::Binary(one, BinaryOp::kRDiv, a, 0.1));
-      const std::string gated = Bits(ops::SiluMul(one, a, b));
-      const std::string dgate = Bits(ops::SiluMulBackward(one, b, a, b).first);
-      const std::string dup = Bits(ops::SiluMulBackward(one, b, a, b).second);
+      const std::string gated = Bits(testing::SiluMul(one, a, b));
+      const std::string dgate = Bits(testing::SiluMulBackward(one, b, a, b).first);
+      const std::string dup = Bits(testing::SiluMulBackward(one, b, a, b).second);
       const std::vector<Tensor> as = Layouts(one, a), bs = Layouts(one, b);
       for (size_t i = 0; i < as.size(); ++i) {
         const Tensor& x = as[i];
         const Tensor& y = bs[(i * 5 + 3) % bs.size()];
         for (ExecutionContext* context : {&one, &two, &three}) {
           ASSERT_EQ(Bits(ops::Binary(*context, BinaryOp::kDiv, x, y)), sum) << x.strides();
-          ASSERT_EQ(Bits(ops::Unary(*context, UnaryOp::kSilu, x)), silu) << x.strides();
+          ASSERT_EQ(Bits(ops::Unary(*context, ElementwiseOp::kSilu, x)), silu) << x.strides();
           ASSERT_EQ(Bits(ops::Compare(*context, CompareOp::kLess, x, y)), less);
           ASSERT_EQ(Bits(ops::Binary(*context, BinaryOp::kRDiv, x, 0.1)), scaled);
-          ASSERT_EQ(Bits(ops::SiluMul(*context, x, y)), gated);
-          ASSERT_EQ(Bits(ops::SiluMulBackward(*context, y, x, y).first), dgate);
-          ASSERT_EQ(Bits(ops::SiluMulBackward(*context, y, x, y).second), dup);
+          ASSERT_EQ(Bits(testing::SiluMul(*context, x, y)), gated);
+          ASSERT_EQ(Bits(testing::SiluMulBackward(*context, y, x, y).first), dgate);
+          ASSERT_EQ(Bits(testing::SiluMulBackward(*context, y, x, y).second), dup);
         }
       }
     }
@@ -159,12 +162,12 @@ TEST(Pointwise, WritesToAnyStrides) {
 
 TEST(UnaryBackward, IsTheDerivative) {
   ExecutionContext context;
-  for (const UnaryOp op : kUnaryOps) {
+  for (const ElementwiseOp op : kUnaryOps) {
     Tensor x = RandomTensor(context, {5, 7}, DType::kF64, 18);
-    const bool positive = op == UnaryOp::kLog || op == UnaryOp::kSqrt || op == UnaryOp::kRsqrt ||
-                          op == UnaryOp::kReciprocal;
+    const bool positive = op == ElementwiseOp::kLog || op == ElementwiseOp::kSqrt ||
+                          op == ElementwiseOp::kRsqrt || op == ElementwiseOp::kReciprocal;
     if (positive) {
-      x = ops::Binary(context, BinaryOp::kAdd, ops::Unary(context, UnaryOp::kAbs, x), 0.1);
+      x = ops::Binary(context, BinaryOp::kAdd, ops::Unary(context, ElementwiseOp::kAbs, x), 0.1);
     }
     const Tensor grad = RandomTensor(context, {5, 7}, DType::kF64, 19);
     const std::vector<double> weights = Values(grad);
@@ -172,12 +175,13 @@ TEST(UnaryBackward, IsTheDerivative) {
         x, [&] { return testing::Dot(Values(ops::Unary(context, op, x)), weights); });
     const Tensor y = ops::Unary(context, op, x);
     // What the formula does not read need not be there.
-    const Tensor dx = ops::UnaryBackward(context, op, grad, BackwardReadsInput(op) ? x : Tensor(),
-                                         BackwardReadsOutput(op) ? y : Tensor());
+    const Tensor dx =
+        testing::UnaryBackward(context, op, grad, (RowOf(op).Reads() & 1u) != 0 ? x : Tensor(),
+                               (RowOf(op).Reads() & 2u) != 0 ? y : Tensor());
     EXPECT_LT(testing::WorstRelative(Values(dx), expected), 1e-6) << Name(op);
     // In f32, to its precision.
     const auto narrow = [&](const Tensor& t) { return ops::Cast(context, t, DType::kF32); };
-    const Tensor dx32 = ops::UnaryBackward(context, op, narrow(grad), narrow(x), narrow(y));
+    const Tensor dx32 = testing::UnaryBackward(context, op, narrow(grad), narrow(x), narrow(y));
     EXPECT_LT(testing::WorstRelative(Values(dx32), Values(dx)), 2e-6) << Name(op);
   }
 }
@@ -186,9 +190,10 @@ TEST(UnaryBackward, KinksHaveGradientZero) {
   ExecutionContext context;
   const Tensor x = MakeTensor(context, {3}, DType::kF32, {0.0, -0.0, 2});
   const Tensor grad = MakeTensor(context, {3}, DType::kF32, {3, 5, 7});
-  for (const UnaryOp op : {UnaryOp::kAbs, UnaryOp::kRelu}) {
+  for (const ElementwiseOp op : {ElementwiseOp::kAbs, ElementwiseOp::kRelu}) {
     const Tensor y = ops::Unary(context, op, x);
-    EXPECT_EQ(Values(ops::UnaryBackward(context, op, grad, x, y)), (std::vector<double>{0, 0, 7}));
+    EXPECT_EQ(Values(testing::UnaryBackward(context, op, grad, x, y)),
+              (std::vector<double>{0, 0, 7}));
   }
 }
 
@@ -198,13 +203,13 @@ TEST(SiluMul, IsSiluTimesAndItsDerivative) {
   Tensor up = RandomTensor(context, {5, 7}, DType::kF64, 21);
   const Tensor grad = RandomTensor(context, {5, 7}, DType::kF64, 22);
   const Tensor expected =
-      ops::Binary(context, BinaryOp::kMul, ops::Unary(context, UnaryOp::kSilu, gate), up);
-  EXPECT_LT(testing::WorstRelative(Values(ops::SiluMul(context, gate, up)), Values(expected)),
+      ops::Binary(context, BinaryOp::kMul, ops::Unary(context, ElementwiseOp::kSilu, gate), up);
+  EXPECT_LT(testing::WorstRelative(Values(testing::SiluMul(context, gate, up)), Values(expected)),
             1e-15);
   const auto loss = [&] {
-    return testing::Dot(Values(ops::SiluMul(context, gate, up)), Values(grad));
+    return testing::Dot(Values(testing::SiluMul(context, gate, up)), Values(grad));
   };
-  const auto [dgate, dup] = ops::SiluMulBackward(context, grad, gate, up);
+  const auto [dgate, dup] = testing::SiluMulBackward(context, grad, gate, up);
   EXPECT_LT(testing::WorstRelative(Values(dgate), testing::FiniteDifferences(gate, loss)), 1e-6);
   EXPECT_LT(testing::WorstRelative(Values(dup), testing::FiniteDifferences(up, loss)), 1e-6);
 }
@@ -258,12 +263,12 @@ TEST(Pointwise, EmptyAndScalarTensors) {
   ExecutionContext context;
   for (const DType dtype : kFloating) {
     const Tensor empty = Tensor::Empty(context, {3, 0, 5}, dtype);
-    EXPECT_EQ(ops::Unary(context, UnaryOp::kExp, empty).shape(), empty.shape());
+    EXPECT_EQ(ops::Unary(context, ElementwiseOp::kExp, empty).shape(), empty.shape());
     EXPECT_EQ(ops::Binary(context, BinaryOp::kAdd, empty, empty.Transpose(0, 2).Transpose(0, 2))
                   .NumElements(),
               0);
     const Tensor scalar = MakeTensor(context, {}, dtype, {-1.5});
-    EXPECT_EQ(ops::Unary(context, UnaryOp::kAbs, scalar).Item(), 1.5);
+    EXPECT_EQ(ops::Unary(context, ElementwiseOp::kAbs, scalar).Item(), 1.5);
     EXPECT_EQ(ops::Binary(context, BinaryOp::kAdd, scalar, scalar).shape(), Dims{});
   }
 }
@@ -275,7 +280,7 @@ TEST(Pointwise, ReleasedStorageIsAnError) {
   a.storage()->Release("resharded by unit 0");
   EXPECT_EQ(ErrorOf([&] { ops::Binary(context, BinaryOp::kAdd, b, a); }),
             "the memory of this tensor (12 bytes) was released: resharded by unit 0");
-  EXPECT_NE(ErrorOf([&] { ops::Unary(context, UnaryOp::kExp, a); }), "no error");
+  EXPECT_NE(ErrorOf([&] { ops::Unary(context, ElementwiseOp::kExp, a); }), "no error");
 }
 
 TEST(InPlace, EveryOpRaisesTheVersionByOneAlsoWithoutElements) {
@@ -339,7 +344,7 @@ TEST(Pointwise, MetaGivesMeta) {
   EXPECT_TRUE(sum.device().IsMeta());
   EXPECT_EQ(sum.ToString(), "bf16[3,5]");
   EXPECT_EQ(ops::Compare(context, CompareOp::kLess, x, 0.0).ToString(), "bool[3,5]");
-  EXPECT_EQ(ops::SiluMulBackward(context, x, x, x).second.ToString(), "bf16[3,5]");
+  EXPECT_EQ(testing::SiluMulBackward(context, x, x, x).second.ToString(), "bf16[3,5]");
   EXPECT_EQ(context.allocator()->total().allocations, 0);
 }
 

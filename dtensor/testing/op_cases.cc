@@ -26,7 +26,6 @@ std::vector<OpCase> StartFamily(uint64_t seed) {
 }
 
 GlobalValue Mixed(const Dims& shape) { return RandomGlobal(shape, Source()); }
-GlobalValue Positive(const Dims& shape) { return RandomGlobal(shape, Source(), 0.25, 4); }
 GlobalValue NonZero(const Dims& shape) { return RandomAwayFromZero(shape, Source(), 0.5, 3); }
 GlobalValue Integers(const Dims& shape, int64_t low, int64_t high, DType dtype = DType::kI64) {
   return RandomIntegers(shape, Source(), low, high, dtype);
@@ -43,29 +42,6 @@ std::string Text(const std::vector<int>& list) {
   for (int x : list) absl::StrAppend(&text, " ", x);
   return text;
 }
-
-struct NamedUnary {
-  const char* name;
-  DTensor (*op)(const DTensor&);
-  GlobalValue (*values)(const Dims&);
-};
-
-constexpr NamedUnary kUnaries[] = {
-    {"neg", Neg, Mixed},
-    {"abs", Abs, Tied},
-    {"exp", Exp, Mixed},
-    {"log", Log, Positive},
-    {"sqrt", Sqrt, Positive},
-    {"rsqrt", Rsqrt, Positive},
-    {"reciprocal", Reciprocal, NonZero},
-    {"tanh", Tanh, Mixed},
-    {"sigmoid", Sigmoid, Mixed},
-    {"silu", Silu, Mixed},
-    {"relu", Relu, Tied},
-    {"square", Square, Mixed},
-    {"sin", Sin, Mixed},
-    {"cos", Cos, Mixed},
-};
 
 using BinaryFunction = DTensor (*)(const DTensor&, const DTensor&);
 using ScalarFunction = DTensor (*)(const DTensor&, double);
@@ -184,21 +160,6 @@ std::string OpCase::ToString() const {
   return text;
 }
 
-std::vector<OpCase> UnaryCases() {
-  std::vector<OpCase> cases = StartFamily(1);
-  for (const NamedUnary& unary : kUnaries) {
-    std::vector<Dims> shapes = {{5, 3}};
-    const std::string_view name = unary.name;
-    // One that is linear, one that saves its operand, one that saves its result.
-    if (name == "neg" || name == "silu" || name == "exp")
-      shapes = {{5, 3}, {}, {1}, {1, 5}, {0, 3}, {2, 3, 5}};
-    for (const Dims& shape : shapes)
-      cases.push_back(
-          {unary.name, {unary.values(shape)}, [op = unary.op](Operands o) { return op(o[0]); }});
-  }
-  return cases;
-}
-
 std::vector<OpCase> BinaryCases() {
   std::vector<OpCase> cases = StartFamily(2);
   const std::vector<std::pair<Dims, Dims>> shapes = {
@@ -250,8 +211,6 @@ std::vector<OpCase> SelectionCases() {
   cases.push_back({"where", {RandomBools({3}, Source()), Mixed({2, 1, 3}), Mixed({5, 1})}, where});
   AddCasts(cases);
   for (const Dims& shape : std::vector<Dims>{{5, 3}, {1, 3}, {0, 2}, {2, 3, 5}}) {
-    cases.push_back(
-        {"silu_mul", {Mixed(shape), Mixed(shape)}, [](Operands o) { return SiluMul(o[0], o[1]); }});
     cases.push_back({"dropout", {Mixed(shape)}, [](Operands o) {
                        return Dropout(o[0], 0.4, {.seed = 5, .stream = 3});
                      }});

@@ -25,9 +25,9 @@ struct OpCase {
 };
 
 // By family, in the order of ops.h.
-std::vector<OpCase> UnaryCases();
+std::vector<OpCase> ElementwiseCases(int arity);  ///< Rows of elementwise_ops.inc.
 std::vector<OpCase> BinaryCases();
-std::vector<OpCase> SelectionCases();  ///< Compare, Where, Cast, SiluMul, Dropout.
+std::vector<OpCase> SelectionCases();  ///< Compare, Where, Cast, Dropout.
 std::vector<OpCase> ReductionCases();
 std::vector<OpCase> ProductCases();
 std::vector<OpCase> RowCases();

@@ -37,9 +37,9 @@ Tensor Ratio(ExecutionContext& context, const Tensor& m, const Tensor& root, dou
 void AmsgradStep(ExecutionContext& context, const AdamWStep& o, const Tensor& g, Tensor& p,
                  Tensor& m, Tensor& v, Tensor& largest) {
   Blend(context, o.beta1, m, 1 - o.beta1, g);
-  Blend(context, o.beta2, v, 1 - o.beta2, ops::Unary(context, UnaryOp::kSquare, g));
+  Blend(context, o.beta2, v, 1 - o.beta2, ops::Unary(context, ElementwiseOp::kSquare, g));
   ops::BinaryInto(context, BinaryOp::kMaximum, largest, v);
-  Tensor root = ops::Unary(context, UnaryOp::kSqrt, largest);
+  Tensor root = ops::Unary(context, ElementwiseOp::kSqrt, largest);
   ops::BinaryInto(context, BinaryOp::kDiv, root, std::sqrt(1 - Power(o.beta2, o.step)));
   ops::BinaryInto(context, BinaryOp::kAdd, root, o.eps);
   const Tensor ratio = Ratio(context, m, root, o.eps);

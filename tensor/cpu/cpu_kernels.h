@@ -10,7 +10,7 @@
 namespace shardmesh {
 
 void FillCopyKernels(KernelTable& table);
-void FillPointwiseKernels(KernelTable& table);
+void FillElementwiseKernels(KernelTable& table);
 void FillBinaryKernels(KernelTable& table);
 void FillReduceKernels(KernelTable& table);
 void FillMatmulKernels(KernelTable& table);

@@ -51,7 +51,7 @@ struct LoopOperands {
   char* data[kMaxOperands];
   int64_t item[kMaxOperands];
 
-  LoopOperands(std::initializer_list<const Tensor*> in, std::initializer_list<const Tensor*> out) {
+  LoopOperands(std::span<const Tensor* const> in, std::span<const Tensor* const> out) {
     SHARDMESH_CHECK(in.size() + out.size() <= kMaxOperands) << "too many operands";
     inputs = static_cast<int>(in.size());
     for (const auto& list : {in, out}) {
@@ -235,9 +235,9 @@ void ForTiles(ExecutionContext& context, int64_t count, int64_t tile,
   });
 }
 
-void ForEachRun(ExecutionContext& context, std::initializer_list<const Tensor*> inputs,
-                std::initializer_list<const Tensor*> outputs, RunFn fn) {
-  const int64_t count = outputs.begin()[0]->NumElements();
+void ForEachRun(ExecutionContext& context, std::span<const Tensor* const> inputs,
+                std::span<const Tensor* const> outputs, RunFn fn) {
+  const int64_t count = outputs[0]->NumElements();
   if (count == 0) return;
   const LoopOperands operands(inputs, outputs);
   bool contiguous = true;

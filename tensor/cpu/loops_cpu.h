@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 #include "absl/functional/function_ref.h"
 #include "shardmesh/tensor/execution_context.h"
@@ -30,8 +31,13 @@ using RunFn = absl::FunctionRef<void(char* const* data, int64_t n)>;
 /// Calls fn for contiguous runs that cover each element exactly once, on all threads: inputs first,
 /// then outputs. At most five operands. An output that is read must be among the inputs as well.
 /// The runs follow the order in memory of the last output.
-void ForEachRun(ExecutionContext& context, std::initializer_list<const Tensor*> inputs,
-                std::initializer_list<const Tensor*> outputs, RunFn fn);
+void ForEachRun(ExecutionContext& context, std::span<const Tensor* const> inputs,
+                std::span<const Tensor* const> outputs, RunFn fn);
+inline void ForEachRun(ExecutionContext& context, std::initializer_list<const Tensor*> inputs,
+                       std::initializer_list<const Tensor*> outputs, RunFn fn) {
+  ForEachRun(context, std::span<const Tensor* const>(inputs.begin(), inputs.size()),
+             std::span<const Tensor* const>(outputs.begin(), outputs.size()), fn);
+}
 
 /// Calls fn(begin, end) for tiles of [0, count), on all threads.
 void ForTiles(ExecutionContext& context, int64_t count, int64_t tile,

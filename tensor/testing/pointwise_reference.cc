@@ -5,40 +5,43 @@
 
 #include "gtest/gtest.h"
 #include "shardmesh/base/error.h"
+#include "shardmesh/tensor/ops.h"
 #include "shardmesh/tensor/testing/reference.h"
 
 namespace shardmesh::testing {
 
-double Reference(UnaryOp op, double x) {
+double Reference(ElementwiseOp op, double x) {
   switch (op) {
-    case UnaryOp::kNeg:
+    case ElementwiseOp::kNeg:
       return -x;
-    case UnaryOp::kAbs:
+    case ElementwiseOp::kAbs:
       return std::fabs(x);
-    case UnaryOp::kExp:
+    case ElementwiseOp::kExp:
       return std::exp(x);
-    case UnaryOp::kLog:
+    case ElementwiseOp::kLog:
       return std::log(x);
-    case UnaryOp::kSqrt:
+    case ElementwiseOp::kSqrt:
       return std::sqrt(x);
-    case UnaryOp::kRsqrt:
+    case ElementwiseOp::kRsqrt:
       return 1 / std::sqrt(x);
-    case UnaryOp::kReciprocal:
+    case ElementwiseOp::kReciprocal:
       return 1 / x;
-    case UnaryOp::kTanh:
+    case ElementwiseOp::kTanh:
       return std::tanh(x);
-    case UnaryOp::kSigmoid:
+    case ElementwiseOp::kSigmoid:
       return 1 / (1 + std::exp(-x));
-    case UnaryOp::kSilu:
+    case ElementwiseOp::kSilu:
       return x / (1 + std::exp(-x));
-    case UnaryOp::kRelu:
+    case ElementwiseOp::kRelu:
       return x < 0 ? 0 : x;
-    case UnaryOp::kSquare:
+    case ElementwiseOp::kSquare:
       return x * x;
-    case UnaryOp::kSin:
+    case ElementwiseOp::kSin:
       return std::sin(x);
-    case UnaryOp::kCos:
+    case ElementwiseOp::kCos:
       return std::cos(x);
+    default:
+      break;
   }
   return kNan;
 }
@@ -82,6 +85,24 @@ bool Reference(CompareOp op, double a, double b) {
       return a >= b;
   }
   return false;
+}
+
+Tensor UnaryBackward(ExecutionContext& context, ElementwiseOp op, const Tensor& grad,
+                     const Tensor& x, const Tensor& y) {
+  std::vector<const Tensor*> reads;
+  if ((RowOf(op).Reads() & 1u) != 0) reads.push_back(&x);
+  if ((RowOf(op).Reads() & 2u) != 0) reads.push_back(&y);
+  return ops::ElementwiseGradient(context, op, 0, grad, reads);
+}
+
+Tensor SiluMul(ExecutionContext& context, const Tensor& gate, const Tensor& up) {
+  return ops::Elementwise(context, ElementwiseOp::kSiluMul, {&gate, &up});
+}
+
+std::pair<Tensor, Tensor> SiluMulBackward(ExecutionContext& context, const Tensor& grad,
+                                          const Tensor& gate, const Tensor& up) {
+  const Tensor* const reads[] = {&gate, &up};
+  return ops::ElementwiseGradients(context, ElementwiseOp::kSiluMul, grad, reads);
 }
 
 double Tolerance(DType dtype) {

@@ -22,10 +22,12 @@ inline constexpr DType kFloating[] = {DType::kF32, DType::kF64, DType::kBF16, DT
 inline constexpr DType kAll[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
                                  DType::kI32, DType::kI64, DType::kBool};
 
-inline constexpr UnaryOp kUnaryOps[] = {
-    UnaryOp::kNeg,   UnaryOp::kAbs,        UnaryOp::kExp,  UnaryOp::kLog,     UnaryOp::kSqrt,
-    UnaryOp::kRsqrt, UnaryOp::kReciprocal, UnaryOp::kTanh, UnaryOp::kSigmoid, UnaryOp::kSilu,
-    UnaryOp::kRelu,  UnaryOp::kSquare,     UnaryOp::kSin,  UnaryOp::kCos};
+inline constexpr ElementwiseOp kUnaryOps[] = {
+    ElementwiseOp::kNeg,        ElementwiseOp::kAbs,  ElementwiseOp::kExp,
+    ElementwiseOp::kLog,        ElementwiseOp::kSqrt, ElementwiseOp::kRsqrt,
+    ElementwiseOp::kReciprocal, ElementwiseOp::kTanh, ElementwiseOp::kSigmoid,
+    ElementwiseOp::kSilu,       ElementwiseOp::kRelu, ElementwiseOp::kSquare,
+    ElementwiseOp::kSin,        ElementwiseOp::kCos};
 inline constexpr BinaryOp kBinaryOps[] = {BinaryOp::kAdd,  BinaryOp::kSub,     BinaryOp::kMul,
                                           BinaryOp::kDiv,  BinaryOp::kMaximum, BinaryOp::kMinimum,
                                           BinaryOp::kRSub, BinaryOp::kRDiv};
@@ -33,9 +35,16 @@ inline constexpr CompareOp kCompareOps[] = {CompareOp::kEqual,   CompareOp::kNot
                                             CompareOp::kLess,    CompareOp::kLessEqual,
                                             CompareOp::kGreater, CompareOp::kGreaterEqual};
 
-double Reference(UnaryOp op, double x);
+double Reference(ElementwiseOp op, double x);
 double Reference(BinaryOp op, double a, double b);
 bool Reference(CompareOp op, double a, double b);
+
+/// Of one operand; what the row does not read need not be there.
+Tensor UnaryBackward(ExecutionContext& context, ElementwiseOp op, const Tensor& grad,
+                     const Tensor& x, const Tensor& y);
+Tensor SiluMul(ExecutionContext& context, const Tensor& gate, const Tensor& up);
+std::pair<Tensor, Tensor> SiluMulBackward(ExecutionContext& context, const Tensor& grad,
+                                          const Tensor& gate, const Tensor& up);
 
 /// Relative error of one op in `dtype`.
 double Tolerance(DType dtype);

@@ -14,7 +14,8 @@ if [[ -z $python ]]; then
   python=$work/venv/bin/python
   make_environment() {
     python3 -m venv "$work/venv" &&
-      timeout 180 "$work/venv/bin/pip" -q install numpy safetensors torch transformers
+      timeout 180 "$work/venv/bin/pip" -q install numpy safetensors torch==2.15.0 \
+        transformers==5.24.0
   }
   if ! make_environment >"$work/pip.log" 2>&1; then
     echo "interop: skipped, no environment with torch and transformers in three minutes"
