@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "nlohmann/json.hpp"
 #include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
 #include "shardmesh/checkpoint/internal/agreement.h"
@@ -20,6 +18,7 @@
 #include "shardmesh/checkpoint/internal/new_directory.h"
 #include "shardmesh/checkpoint/internal/share.h"
 #include "shardmesh/checkpoint/internal/state_tensors.h"
+#include "shardmesh/checkpoint/internal/weight_files.h"
 #include "shardmesh/checkpoint/safetensors_writer.h"
 #include "shardmesh/tensor/ops.h"
 
@@ -27,17 +26,10 @@ namespace shardmesh::checkpoint {
 namespace {
 
 using internal::Agree;
+using internal::kWeightsIndex;
 using internal::StateTensor;
+using internal::WeightFile;
 using shardmesh::internal::BoxRuns;
-
-constexpr const char* kWeightsIndex = "model.safetensors.index.json";
-
-// A file of the export, with the tensors of it.
-struct ExportFile {
-  std::string name;
-  std::vector<size_t> tensors;
-  SafetensorsPlan plan;
-};
 
 class Exporter {
  public:
@@ -62,9 +54,6 @@ class Exporter {
   DType SavedDType(const StateTensor& tensor) const {
     return options_.dtype && IsFloating(tensor.dtype) ? *options_.dtype : tensor.dtype;
   }
-  int64_t SavedBytes(size_t i) const {
-    return tensors_[i].region.NumElements() * SizeOf(SavedDType(tensors_[i]));
-  }
 
   // The same on all ranks: it needs only shapes and dtypes.
   absl::Status Plan() {
@@ -75,15 +64,8 @@ class Exporter {
     }
     SHARDMESH_ASSIGN_OR_RETURN(tensors_, internal::TensorsOf(state_));
     internal::ShareMaker shares;
-    int64_t bytes = 0;
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      const StateTensor& tensor = tensors_[i];
-      if (files_.empty() || bytes + SavedBytes(i) > options_.max_file_bytes) {
-        files_.emplace_back();
-        bytes = 0;
-      }
-      bytes += SavedBytes(i);
-      files_.back().tensors.push_back(i);
+    for (const StateTensor& tensor : tensors_) {
+      to_write_.push_back({tensor.name, SavedDType(tensor), tensor.region.Extents()});
       std::optional<Box> share;
       if (tensor.layout) {
         share =
@@ -93,27 +75,16 @@ class Exporter {
       }
       shares_.push_back(share);
     }
-    if (files_.empty()) files_.emplace_back();
     std::map<std::string, std::string> metadata = options_.save.metadata;
     metadata.emplace("format", "pt");  // What transformers asks for.
-    for (size_t f = 0; f < files_.size(); ++f) {
-      ExportFile& file = files_[f];
-      file.name = files_.size() == 1
-                      ? "model.safetensors"
-                      : absl::StrFormat("model-%05d-of-%05d.safetensors", f + 1, files_.size());
-      std::vector<TensorToWrite> to_write;
-      for (size_t i : file.tensors) {
-        to_write.push_back(
-            {tensors_[i].name, SavedDType(tensors_[i]), tensors_[i].region.Extents()});
-      }
-      SHARDMESH_ASSIGN_OR_RETURN(file.plan, PlanSafetensors(to_write, metadata));
-    }
+    SHARDMESH_ASSIGN_OR_RETURN(
+        files_, internal::PlanWeightFiles(to_write_, options_.max_file_bytes, metadata));
     return CheckTexts();
   }
 
   absl::Status CheckTexts() const {
     std::set<std::string> taken = {kWeightsIndex};
-    for (const ExportFile& file : files_) taken.insert(file.name);
+    for (const WeightFile& file : files_) taken.insert(file.name);
     for (const auto& [name, text] : options_.texts) {
       if (taken.count(name) == 0 && !name.empty() && name.find('/') == std::string::npos) continue;
       return absl::InvalidArgumentError(
@@ -125,7 +96,7 @@ class Exporter {
   // By the first rank: all files, with their headers.
   absl::Status Create() const {
     if (!directory_.is_first_rank()) return absl::OkStatus();
-    for (const ExportFile& file : files_) {
+    for (const WeightFile& file : files_) {
       SHARDMESH_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> out,
                                  directory_.files().CreateFile(directory_.FilePath(file.name)));
       SHARDMESH_RETURN_IF_ERROR(out->Resize(file.plan.file_bytes));
@@ -133,33 +104,22 @@ class Exporter {
           out->WriteAt(0, file.plan.header.data(), static_cast<int64_t>(file.plan.header.size())));
       SHARDMESH_RETURN_IF_ERROR(out->Close());
     }
-    if (files_.size() > 1)
-      SHARDMESH_RETURN_IF_ERROR(directory_.WriteText(kWeightsIndex, WeightsIndex()));
+    if (files_.size() > 1) {
+      SHARDMESH_RETURN_IF_ERROR(
+          directory_.WriteText(kWeightsIndex, internal::WeightsIndex(to_write_, files_)));
+    }
     for (const auto& [name, text] : options_.texts)
       SHARDMESH_RETURN_IF_ERROR(directory_.WriteText(name, text));
     return absl::OkStatus();
   }
 
-  std::string WeightsIndex() const {
-    nlohmann::json map = nlohmann::json::object();
-    int64_t bytes = 0;
-    for (const ExportFile& file : files_) {
-      for (size_t i : file.tensors) {
-        map[tensors_[i].name] = file.name;
-        bytes += SavedBytes(i);
-      }
-    }
-    const nlohmann::json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
-    return index.dump(2) + "\n";
-  }
-
   absl::Status WriteAll() const {
-    for (const ExportFile& file : files_) SHARDMESH_RETURN_IF_ERROR(Write(file));
+    for (const WeightFile& file : files_) SHARDMESH_RETURN_IF_ERROR(Write(file));
     return absl::OkStatus();
   }
 
   // This rank's boxes of one file. Local. The first rank syncs what it has created, too.
-  absl::Status Write(const ExportFile& file) const {
+  absl::Status Write(const WeightFile& file) const {
     const bool has_any = std::any_of(file.tensors.begin(), file.tensors.end(), [&](size_t i) {
       return shares_[i] && !shares_[i]->IsEmpty();
     });
@@ -208,7 +168,8 @@ class Exporter {
   internal::NewDirectory directory_;
   std::vector<StateTensor> tensors_;
   std::vector<std::optional<Box>> shares_;  // Of each tensor, what this rank writes.
-  std::vector<ExportFile> files_;
+  std::vector<TensorToWrite> to_write_;
+  std::vector<WeightFile> files_;
 };
 
 }  // namespace

@@ -8,9 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <filesystem>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -18,42 +16,21 @@
 #include "shardmesh/base/quoted.h"
 #include "shardmesh/base/regular_file.h"
 #include "shardmesh/base/status_macros.h"
-#include "shardmesh/checkpoint/contents.h"
 #include "shardmesh/checkpoint/internal/agreement.h"
+#include "shardmesh/checkpoint/internal/step_directories.h"
 
 namespace shardmesh::checkpoint {
 namespace {
 
 using internal::Agree;
 using internal::GatherTexts;
+using internal::IsWhole;
+using internal::kStepPrefix;
+using internal::StepOf;
 
-constexpr std::string_view kStep = "step-";
 constexpr const char* kLockName = ".lock";
 // What is removed has this name first, so that a part of it is not taken for a checkpoint.
 constexpr const char* kRemoving = ".removing-";
-
-std::optional<int64_t> StepOf(std::string_view name) {
-  if (name.substr(0, kStep.size()) != kStep) return std::nullopt;
-  const std::string_view digits = name.substr(kStep.size());
-  int64_t step = 0;
-  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  const bool is_canonical = result.ec == std::errc() &&
-                            result.ptr == digits.data() + digits.size() &&
-                            std::to_string(step) == digits;
-  return is_canonical ? std::optional(step) : std::nullopt;
-}
-
-// Whether index and files are there, in full length.
-bool IsWhole(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(absl::StrCat(path, "/", kIndexName), error)) return false;
-  const absl::StatusOr<Contents> contents = Contents::Open(path);
-  if (!contents.ok()) return false;
-  return std::all_of(contents->files.begin(), contents->files.end(), [&](const StoredFile& file) {
-    const auto bytes = std::filesystem::file_size(absl::StrCat(path, "/", file.name), error);
-    return !error && static_cast<int64_t>(bytes) == file.bytes;
-  });
-}
 
 std::string HostName() {
   char name[256] = "";
@@ -111,7 +88,7 @@ absl::Status CheckpointManager::Lock() {
   SHARDMESH_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(directory_));
   for (const std::string& name : names) {
     const bool is_left = absl::StartsWith(name, kRemoving) ||
-                         (absl::StartsWith(name, absl::StrCat(".", std::string(kStep))) &&
+                         (absl::StartsWith(name, absl::StrCat(".", std::string(kStepPrefix))) &&
                           absl::StrContains(name, ".tmp-"));
     if (is_left) SHARDMESH_RETURN_IF_ERROR(files_.RemoveAll(absl::StrCat(directory_, "/", name)));
   }
@@ -119,7 +96,7 @@ absl::Status CheckpointManager::Lock() {
 }
 
 std::string CheckpointManager::PathOf(int64_t step) const {
-  return absl::StrCat(directory_, "/", std::string(kStep), step);
+  return absl::StrCat(directory_, "/", std::string(kStepPrefix), step);
 }
 
 std::vector<int64_t> CheckpointManager::Steps() {
