@@ -174,8 +174,8 @@ class Converter {
     }
     if (options_.config.empty()) return absl::OkStatus();
     const absl::StatusOr<RegularFile> file = RegularFile::Open(options_.config);
-    absl::StatusOr<std::string> text = file.status();
-    if (file.ok()) text = file->ReadAll(kMaxConfigBytes);
+    absl::StatusOr<std::string> text =
+        file.ok() ? file->ReadAll(kMaxConfigBytes) : absl::StatusOr<std::string>(file.status());
     if (!text.ok()) {
       return absl::Status(text.status().code(),
                           absl::StrCat(Quoted(options_.config), ": ", text.status().message()));

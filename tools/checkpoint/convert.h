@@ -15,15 +15,15 @@ namespace shardmesh::checkpoint::tool {
 
 struct ConvertOptions {
   /// "huggingface", "shardmesh", or nothing: what the source is not.
-  std::string to;
-  std::optional<DType> dtype;  ///< Of all floating-point tensors.
-  std::string names;           ///< NameFilter of tensors and plain values.
-  std::string strip_prefix;    ///< Taken from names that begin with it, before add_prefix.
-  std::string add_prefix;
+  std::string to = {};
+  std::optional<DType> dtype = {};  ///< Of all floating-point tensors.
+  std::string names = {};           ///< NameFilter of tensors and plain values.
+  std::string strip_prefix = {};    ///< Taken from names that begin with it, before add_prefix.
+  std::string add_prefix = {};
   /// A file ends before the tensor with which it would be larger. At least one tensor a file.
   int64_t max_file_bytes = 5'000'000'000;
-  std::string config;      ///< A file to copy to config.json.
-  bool overwrite = false;  ///< Replace a checkpoint that is there, in one step.
+  std::string config = {};  ///< A file to copy to config.json.
+  bool overwrite = false;   ///< Replace a checkpoint that is there, in one step.
   /// Compare the source's checksums first: what is written gets new ones.
   bool verify = true;
   bool sync = true;  ///< As SaveOptions::sync.

@@ -12,8 +12,8 @@
 namespace shardmesh::checkpoint::tool {
 
 struct DiffOptions {
-  std::string names;          ///< NameFilter.
-  Tolerance tolerance;        ///< Of tensors; plain values must be the same.
+  std::string names = {};     ///< NameFilter.
+  Tolerance tolerance = {};   ///< Of tensors; plain values must be the same.
   bool ignore_dtype = false;  ///< Another dtype alone is no difference.
   bool all = false;           ///< Print tensors without a difference as well.
   bool progress = false;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
 #include "shardmesh/checkpoint/contents.h"
 #include "shardmesh/checkpoint/internal/checksum.h"
@@ -25,10 +26,17 @@ struct Line {
   std::string free;
 };
 
+// Without the shape, which has a column of its own.
+std::string PrintedLayout(const StoredArray& array) {
+  const std::string shape = array.shape.ToString() + " ";
+  const std::string layout = array.layout.substr(array.layout.find(shape) == 0 ? shape.size() : 0);
+  const std::string quoted = Quoted(layout, /*max_chars=*/200);
+  return quoted == "'" + layout + "'" ? layout : quoted;
+}
+
 Row RowOf(const StoredArray& array) {
-  return {PrintedName(array.name),      PrintedName(array.file_dtype),
-          array.shape.ToString(),       absl::StrCat(array.pieces.size()),
-          absl::StrCat(BytesOf(array)), array.layout.empty() ? "" : PrintedName(array.layout)};
+  return {PrintedName(array.name),           PrintedName(array.file_dtype), array.shape.ToString(),
+          absl::StrCat(array.pieces.size()), absl::StrCat(BytesOf(array)),  PrintedLayout(array)};
 }
 
 std::string PieceLine(const Contents& contents, const StoredPiece& piece) {

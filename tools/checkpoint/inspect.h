@@ -10,8 +10,8 @@
 namespace shardmesh::checkpoint::tool {
 
 struct InspectOptions {
-  std::string names;    ///< NameFilter of tensors and plain values.
-  bool pieces = false;  ///< Show each box, and where it is.
+  std::string names = {};  ///< NameFilter of tensors and plain values.
+  bool pieces = false;     ///< Show each box, and where it is.
 };
 
 /// Prints what a checkpoint has: names, dtypes, shapes, layouts, bytes, plain values. Reads no
