@@ -97,7 +97,7 @@ TEST(Convert, ComesBackFromHuggingFace) {
   EXPECT_THAT(NamesIn(InFolder("back")),
               ElementsAre("shard-00001-of-00001.safetensors", "shardmesh.index.json"));
   EXPECT_EQ(Verify(InFolder("back")), absl::OkStatus());
-  EXPECT_THAT(Tool({"verify", InFolder("back")}).out, HasSubstr("all of its 10 pieces"));
+  EXPECT_THAT(Tool({"verify", InFolder("back")}).out, HasSubstr("of 10 of 10 pieces"));
   ExpectLoads(InFolder("back"), {{"dp", 2}, {"tp", 2}}, {.allow_missing = true});
 }
 

@@ -69,8 +69,7 @@ class Differ {
         files_b_(b_.contents) {
     for (Side* side : {&a_, &b_}) {
       for (const StoredArray& array : side->contents.arrays) {
-        side->by_name[array.name] = &array;
-        for (const std::string& alias : array.aliases) side->by_name[alias] = &array;
+        for (const std::string& name : NamesOf(*side, array)) side->by_name[name] = &array;
       }
     }
   }
@@ -103,16 +102,25 @@ class Differ {
     Print(line);
   }
 
+  // The name and the aliases; those of A without the prefix.
+  std::vector<std::string> NamesOf(const Side& side, const StoredArray& array) const {
+    std::vector<std::string> names = array.aliases;
+    names.insert(names.begin(), array.name);
+    if (&side == &b_) return names;
+    for (std::string& name : names) {
+      if (name.starts_with(options_.strip_prefix)) name.erase(0, options_.strip_prefix.size());
+    }
+    return names;
+  }
+
   // Arrays of A with those of B under any of their names. Reports those without.
   std::vector<std::pair<const StoredArray*, const StoredArray*>> Pairs() {
     std::vector<std::pair<const StoredArray*, const StoredArray*>> pairs;
     std::set<const StoredArray*> found;
     for (const StoredArray& array : a_.contents.arrays) {
       if (!filter_.MatchesAny(array.name, array.aliases)) continue;
-      std::vector<std::string> names = array.aliases;
-      names.insert(names.begin(), array.name);
       std::set<const StoredArray*> own;
-      for (const std::string& name : names) {
+      for (const std::string& name : NamesOf(a_, array)) {
         const auto other = b_.by_name.find(name);
         if (other != b_.by_name.end() && own.insert(other->second).second)
           pairs.emplace_back(&array, other->second);
@@ -134,7 +142,7 @@ class Differ {
 
   absl::Status Compare(const StoredArray& a, const StoredArray& b) {
     std::string name = PrintedName(a.name);
-    if (a.name != b.name) absl::StrAppend(&name, " = ", PrintedName(b.name));
+    if (NamesOf(a_, a)[0] != b.name) absl::StrAppend(&name, " = ", PrintedName(b.name));
     if (!(a.shape == b.shape)) {
       Difference(
           absl::StrCat("shape: ", name, " is ", Described(a), " in A and ", Described(b), " in B"));

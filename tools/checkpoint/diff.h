@@ -12,10 +12,11 @@
 namespace shardmesh::checkpoint::tool {
 
 struct DiffOptions {
-  std::string names = {};     ///< NameFilter.
-  Tolerance tolerance = {};   ///< Of tensors; plain values must be the same.
-  bool ignore_dtype = false;  ///< Another dtype alone is no difference.
-  bool all = false;           ///< Print tensors without a difference as well.
+  std::string names = {};         ///< NameFilter.
+  std::string strip_prefix = {};  ///< Taken from names of A that begin with it.
+  Tolerance tolerance = {};       ///< Of tensors; plain values must be the same.
+  bool ignore_dtype = false;      ///< Another dtype alone is no difference.
+  bool all = false;               ///< Print tensors without a difference as well.
   bool progress = false;
   int64_t buffer_bytes = 4 << 20;  ///< Of each of two tensors, at most twice.
 };

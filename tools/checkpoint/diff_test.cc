@@ -158,6 +158,17 @@ TEST(Diff, ComparesFormats) {
   ToolResult result = Tool({"diff", InFolder("a"), InFolder("head"), "--names=head", "--all"});
   EXPECT_EQ(result.code, kExitOk) << result.out;
   EXPECT_THAT(result.out, HasSubstr("equal: embed.weight = head.weight F32[13,7]\n"));
+  result = Tool({"diff", InFolder("head"), InFolder("a"), "--names=head", "--all"});
+  EXPECT_EQ(result.code, kExitOk) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("equal: head.weight = embed.weight F32[13,7]\n"));
+  ASSERT_EQ(
+      Tool({"convert", InFolder("a"), InFolder("part"), "--names=layers.0", "--add_prefix=layers."})
+          .code,
+      kExitOk);
+  const std::string names = "--names=layers.layers.0,layers.0";
+  EXPECT_EQ(Tool({"diff", InFolder("part"), InFolder("a"), names}).code, kExitFound);
+  result = Tool({"diff", InFolder("part"), InFolder("a"), names, "--strip_prefix=layers."});
+  EXPECT_EQ(result.out, "no difference; 2 tensors compared, 48 B\n");
   for (const char* name : {"fsdp", "fsdp_tp"}) {
     // One rank has computed the whole ones, and rounds elsewhere.
     const std::string whole = kDcp + name + "/whole/expected.safetensors";

@@ -90,6 +90,8 @@ std::vector<Command> CommandsOf(Options& options) {
          "bits must be the same; else two NaNs are equal, and 0 and -0"},
         {"ignore_dtype", &diff.ignore_dtype, "", "another dtype alone is no difference"},
         {"names", &diff.names, "PATTERN", kNames},
+        {"strip_prefix", &diff.strip_prefix, "TEXT",
+         "taken from names of A's tensors that begin with it"},
         {"all", &diff.all, "", "print equal tensors as well"},
         {"progress", &diff.progress, "", kProgress},
         {"help", &options.help, "", "show this"}}},

@@ -117,11 +117,8 @@ class Verifier {
     summary_ =
         absl::StrCat(" in ", PrintedCount(static_cast<int64_t>(contents.arrays.size()), "tensor"),
                      ", ", PrintedCount(static_cast<int64_t>(contents.files.size()), "file"), ", ",
-                     PrintedBytes(BytesOf(contents)), "; ",
-                     with_checksum == checked ? "all"
-                     : with_checksum == 0     ? "none"
-                                              : "some",
-                     " of its ", checked, " pieces have checksums");
+                     PrintedBytes(BytesOf(contents)), "; checksums of ", with_checksum, " of ",
+                     checked, " pieces");
   }
 
   // Whether its tensors can be looked for.
