@@ -323,12 +323,15 @@ namespace {
 constexpr int64_t kMaxCells = int64_t{1} << 26;
 
 // Where boxes begin or end along one dim; the cells between these are in some boxes whole or not.
-std::vector<int64_t> Cuts(const Dims& shape, const std::vector<StoredPiece>& pieces, int dim) {
-  std::vector<int64_t> cuts = {0, shape[dim]};
-  for (const StoredPiece& piece : pieces) {
-    if (piece.box.IsEmpty()) continue;
-    cuts.push_back(piece.box.begin[dim]);
-    cuts.push_back(piece.box.end[dim]);
+// `box_at(i)` is the box of number i, below `count`.
+template <typename BoxAt>
+std::vector<int64_t> Cuts(const Box& whole, size_t count, const BoxAt& box_at, int dim) {
+  std::vector<int64_t> cuts = {whole.begin[dim], whole.end[dim]};
+  for (size_t i = 0; i < count; ++i) {
+    const Box& box = box_at(i);
+    if (box.IsEmpty()) continue;
+    cuts.push_back(box.begin[dim]);
+    cuts.push_back(box.end[dim]);
   }
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
@@ -356,27 +359,28 @@ bool ForEachCell(const Dims& cells, const Dims& begin, const Dims& end, const Fn
   }
 }
 
-}  // namespace
-
-absl::Status CheckCoverage(const Dims& shape, const std::vector<StoredPiece>& pieces) {
-  if (Box::Whole(shape).IsEmpty()) return absl::OkStatus();
+template <typename BoxAt>
+absl::Status CheckCoverageOf(const Box& whole, size_t count, const BoxAt& box_at) {
+  if (whole.IsEmpty()) return absl::OkStatus();
+  if (count == 1 && box_at(0) == whole) return absl::OkStatus();
   std::vector<std::vector<int64_t>> cuts;
   Dims cells;
   int64_t num_cells = 1;
-  for (int d = 0; d < shape.size(); ++d) {
-    cuts.push_back(Cuts(shape, pieces, d));
+  for (int d = 0; d < whole.num_dims(); ++d) {
+    cuts.push_back(Cuts(whole, count, box_at, d));
     cells.push_back(static_cast<int64_t>(cuts.back().size()) - 1);
     num_cells *= cells[d];
     if (num_cells > kMaxCells)
-      return absl::DataLossError(absl::StrCat("its ", pieces.size(), " boxes are no grid"));
+      return absl::DataLossError(absl::StrCat("its ", count, " boxes are no grid"));
   }
   std::vector<bool> is_covered(static_cast<size_t>(num_cells));
-  for (const StoredPiece& piece : pieces) {
-    if (piece.box.IsEmpty()) continue;
+  for (size_t i = 0; i < count; ++i) {
+    const Box& box = box_at(i);
+    if (box.IsEmpty()) continue;
     Dims begin, end;
-    for (int d = 0; d < shape.size(); ++d) {
-      begin.push_back(IndexOf(cuts[d], piece.box.begin[d]));
-      end.push_back(IndexOf(cuts[d], piece.box.end[d]));
+    for (int d = 0; d < whole.num_dims(); ++d) {
+      begin.push_back(IndexOf(cuts[d], box.begin[d]));
+      end.push_back(IndexOf(cuts[d], box.end[d]));
     }
     const bool is_new = ForEachCell(cells, begin, end, [&](int64_t cell) {
       if (is_covered[cell]) return false;
@@ -384,13 +388,13 @@ absl::Status CheckCoverage(const Dims& shape, const std::vector<StoredPiece>& pi
       return true;
     });
     if (!is_new)
-      return absl::DataLossError(absl::StrCat("box ", piece.box.ToString(), " overlaps another"));
+      return absl::DataLossError(absl::StrCat("box ", box.ToString(), " overlaps another"));
   }
   const auto hole = std::find(is_covered.begin(), is_covered.end(), false);
   if (hole == is_covered.end()) return absl::OkStatus();
-  Box box = Box::Whole(shape);
+  Box box = whole;
   int64_t index = hole - is_covered.begin();
-  for (int d = shape.size() - 1; d >= 0; --d) {
+  for (int d = whole.num_dims() - 1; d >= 0; --d) {
     box.begin[d] = cuts[d][index % cells[d]];
     box.end[d] = cuts[d][index % cells[d] + 1];
     index /= cells[d];
@@ -398,7 +402,23 @@ absl::Status CheckCoverage(const Dims& shape, const std::vector<StoredPiece>& pi
   return absl::DataLossError(absl::StrCat("no file has box ", box.ToString()));
 }
 
-absl::Status Contents::Check() {
+bool BeginsBefore(const StoredPiece& a, const StoredPiece& b) {
+  return std::lexicographical_compare(a.box.begin.begin(), a.box.begin.end(), b.box.begin.begin(),
+                                      b.box.begin.end());
+}
+
+}  // namespace
+
+absl::Status CheckCoverage(const Dims& shape, const std::vector<StoredPiece>& pieces) {
+  return CheckCoverageOf(Box::Whole(shape), pieces.size(),
+                         [&](size_t i) -> const Box& { return pieces[i].box; });
+}
+
+absl::Status CheckBoxCoverage(const Box& whole, std::span<const Box> boxes) {
+  return CheckCoverageOf(whole, boxes.size(), [&](size_t i) -> const Box& { return boxes[i]; });
+}
+
+absl::Status Contents::Arrange() {
   std::sort(arrays.begin(), arrays.end(),
             [](const StoredArray& a, const StoredArray& b) { return a.name < b.name; });
   std::sort(values.begin(), values.end(),
@@ -416,6 +436,22 @@ absl::Status Contents::Check() {
     if (!names.insert(name).second)
       return absl::InvalidArgumentError(absl::StrCat("value ", Shown(name), " twice"));
   }
+  for (StoredArray& array : arrays) {
+    // As saved, they are sorted.
+    if (!std::is_sorted(array.pieces.begin(), array.pieces.end(), BeginsBefore))
+      std::sort(array.pieces.begin(), array.pieces.end(), BeginsBefore);
+    array.largest_extents = Dims::Filled(array.shape.size(), 0);
+    for (const StoredPiece& piece : array.pieces) {
+      for (int d = 0; d < array.shape.size(); ++d)
+        array.largest_extents[d] =
+            std::max(array.largest_extents[d], piece.box.end[d] - piece.box.begin[d]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Contents::Check() {
+  SHARDMESH_RETURN_IF_ERROR(Arrange());
   for (const StoredArray& array : arrays) {
     const absl::Status status = CheckCoverage(array.shape, array.pieces);
     if (!status.ok()) {
@@ -435,12 +471,16 @@ absl::Status In(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(Quoted(path), ": ", status.message()));
 }
 
-absl::StatusOr<Contents> OpenIndex(const std::string& path) {
+absl::Status Check(Contents& contents, const OpenOptions& options) {
+  return options.check_coverage ? contents.Check() : contents.Arrange();
+}
+
+absl::StatusOr<Contents> OpenIndex(const std::string& path, const OpenOptions& options) {
   SHARDMESH_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::Open(path));
   SHARDMESH_ASSIGN_OR_RETURN(const std::string text, file.ReadAll(kMaxIndexBytes));
   SHARDMESH_ASSIGN_OR_RETURN(const std::string_view json, internal::CheckedText(text));
   SHARDMESH_ASSIGN_OR_RETURN(Contents contents, Contents::FromJson(json));
-  SHARDMESH_RETURN_IF_ERROR(contents.Check());
+  SHARDMESH_RETURN_IF_ERROR(Check(contents, options));
   return contents;
 }
 
@@ -514,7 +554,7 @@ absl::StatusOr<std::vector<StoredArray>> Joined(std::vector<StoredArray> pieces)
 
 // Of files that have all their tensors whole, or all as boxes.
 absl::StatusOr<Contents> OpenFiles(const std::vector<SafetensorsFile>& files,
-                                   const std::string& directory) {
+                                   const std::string& directory, const OpenOptions& options) {
   Contents contents;
   std::vector<StoredArray> pieces;
   for (const SafetensorsFile& file : files) {
@@ -532,7 +572,7 @@ absl::StatusOr<Contents> OpenFiles(const std::vector<SafetensorsFile>& files,
     contents.files.push_back({relative.string(), end, {}});
   }
   SHARDMESH_ASSIGN_OR_RETURN(contents.arrays, Joined(std::move(pieces)));
-  SHARDMESH_RETURN_IF_ERROR(contents.Check());
+  SHARDMESH_RETURN_IF_ERROR(Check(contents, options));
   return contents;
 }
 
@@ -562,7 +602,7 @@ absl::Status RefusePickle(const std::string& path, const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<Contents> Contents::Open(const std::string& path) {
+absl::StatusOr<Contents> Contents::Open(const std::string& path, const OpenOptions& options) {
   namespace fs = std::filesystem;
   std::error_code error;
   const auto opened = [&](absl::StatusOr<Contents> contents,
@@ -576,7 +616,7 @@ absl::StatusOr<Contents> Contents::Open(const std::string& path) {
   if (fs::is_directory(path, error)) {
     directory = path;
     const std::string index = absl::StrCat(path, "/", kIndexName);
-    if (fs::exists(index, error)) return opened(OpenIndex(index), index);
+    if (fs::exists(index, error)) return opened(OpenIndex(index, options), index);
     const std::vector<std::string> names = NamesIn(path);
     std::vector<SafetensorsFile> boxes;
     for (const std::string& name : names) {
@@ -585,7 +625,7 @@ absl::StatusOr<Contents> Contents::Open(const std::string& path) {
                                  SafetensorsFile::Open(absl::StrCat(path, "/", name)));
       if (file.metadata().count(kDcpShardingInfo) > 0) boxes.push_back(std::move(file));
     }
-    if (!boxes.empty()) return opened(OpenFiles(boxes, directory), path);
+    if (!boxes.empty()) return opened(OpenFiles(boxes, directory, options), path);
     const bool has_files = std::any_of(names.begin(), names.end(), [](const std::string& name) {
       return absl::EndsWith(name, ".safetensors") || absl::EndsWith(name, ".index.json");
     });
@@ -593,7 +633,7 @@ absl::StatusOr<Contents> Contents::Open(const std::string& path) {
     if (!has_files && pickle != names.end()) return RefusePickle(path, *pickle);
   }
   SHARDMESH_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(path));
-  return opened(OpenFiles(reader.files(), directory), path);
+  return opened(OpenFiles(reader.files(), directory, options), path);
 }
 
 }  // namespace shardmesh::checkpoint

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,12 +40,18 @@ struct StoredArray {
   Dims shape;
   std::string layout;  ///< When it was saved; for people.
   std::vector<StoredPiece> pieces;
+  Dims largest_extents;  ///< Of all pieces, in each dim, once they have been arranged.
 };
 
 struct StoredFile {
   std::string name;  ///< In the directory.
   int64_t bytes = 0;
   std::optional<uint64_t> header_checksum;  ///< XXH3 of the bytes before the first tensor's.
+};
+
+struct OpenOptions {
+  /// Of all arrays. Without it who reads a box checks that one: Load does, for its ranks.
+  bool check_coverage = true;
 };
 
 /// Value type.
@@ -66,14 +73,18 @@ struct Contents {
   /// Boxes that do not cover an array once are kDataLoss naming array, box and file. Nothing in the
   /// files is trusted. Errors: kNotFound, kInvalidArgument, kDataLoss, the system's; all name the
   /// file. Pickles (.distcp, .bin, .pt) are kUnimplemented with how to convert them.
-  static absl::StatusOr<Contents> Open(const std::string& path);
+  static absl::StatusOr<Contents> Open(const std::string& path, const OpenOptions& options = {});
 
   /// The text of shardmesh.index.json, without line breaks. Errors: kInvalidArgument naming a name
   /// or a text that is not UTF-8.
   absl::StatusOr<std::string> ToJson() const;
   /// Of such a text; `path` is for messages and stays empty in the result.
   static absl::StatusOr<Contents> FromJson(std::string_view json);
-  /// Sorts the arrays and values by name. Errors: as CheckCoverage of each array, naming it.
+  /// Sorts the arrays and values by name, and the pieces of each array by the begin of their boxes.
+  /// Errors: kInvalidArgument naming a name that is there twice.
+  absl::Status Arrange();
+  /// Arrange(), and whether the pieces of each array cover it. Errors: those of Arrange; as
+  /// CheckCoverage of each array, naming it.
   absl::Status Check();
 };
 
@@ -82,6 +93,8 @@ inline constexpr const char* kIndexName = "shardmesh.index.json";
 /// Whether the boxes cover an array of this shape once.
 /// Errors: kDataLoss naming a box that is not covered, or is covered twice.
 absl::Status CheckCoverage(const Dims& shape, const std::vector<StoredPiece>& pieces);
+/// Whether `boxes`, which lie within `whole`, cover it once. Errors: as above.
+absl::Status CheckBoxCoverage(const Box& whole, std::span<const Box> boxes);
 
 }  // namespace shardmesh::checkpoint
 

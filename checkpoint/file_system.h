@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operations with which checkpoints are written: a seam, so that tests can make each of them
-// fail or end the process.
+// The operations with which checkpoints are written, and a view of what is read: a seam, so that
+// tests can make each of them fail or end the process.
 #ifndef SHARDMESH_CHECKPOINT_FILE_SYSTEM_H_
 #define SHARDMESH_CHECKPOINT_FILE_SYSTEM_H_
 
@@ -50,6 +50,12 @@ class FileSystem {
   virtual bool Exists(const std::string& path) = 0;
   /// The names in a directory, ordered.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
+  /// Called before `bytes` bytes of a file with tensors are read, on the thread that reads them. An
+  /// error fails the read. Reading itself is the operating system's.
+  virtual absl::Status BeforeRead(const std::string& path, int64_t offset, int64_t bytes) {
+    static_cast<void>(path), static_cast<void>(offset), static_cast<void>(bytes);
+    return absl::OkStatus();
+  }
 };
 
 /// That of the operating system. Lives as long as the process.

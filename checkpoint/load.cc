@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -16,20 +18,26 @@
 #include "shardmesh/checkpoint/internal/agreement.h"
 #include "shardmesh/checkpoint/internal/box_runs.h"
 #include "shardmesh/checkpoint/internal/listed.h"
+#include "shardmesh/checkpoint/internal/parallel.h"
+#include "shardmesh/checkpoint/internal/part_reader.h"
 #include "shardmesh/checkpoint/internal/piece_files.h"
+#include "shardmesh/checkpoint/internal/read_plan.h"
+#include "shardmesh/checkpoint/internal/share.h"
 #include "shardmesh/checkpoint/internal/state_tensors.h"
 
 namespace shardmesh::checkpoint {
 namespace {
 
 using internal::Agree;
+using internal::PartToRead;
 using internal::PieceFiles;
+using internal::ReadPart;
+using internal::ReplicaShare;
 using internal::StateTensor;
 using shardmesh::internal::BoxRuns;
 using shardmesh::internal::Listed;
 
-// Of what is read before it is copied to where its elements belong.
-constexpr int64_t kStagingBytes = 4 << 20;
+constexpr const char* kShare = "checkpoint_share";
 
 std::string Shown(std::string_view name) { return Quoted(name, /*max_chars=*/200); }
 
@@ -70,6 +78,8 @@ class Loader {
   absl::Status Run() {
     SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Plan()));
     SHARDMESH_RETURN_IF_ERROR(Agree(ranks_, Read()));
+    // All ranks have their parts, so all come here.
+    if (options_.share_reads) Exchange();
     Assign();
     return absl::OkStatus();
   }
@@ -77,14 +87,22 @@ class Loader {
  private:
   struct Target {
     StateTensor tensor;
-    std::vector<const StoredArray*> arrays;  // Of one value under several names.
+    std::vector<const StoredArray*> arrays;    // Of one value under several names.
+    std::vector<std::vector<ReadPart>> parts;  // What this rank reads of each array.
+    ReplicaShare share;                        // With LoadOptions::share_reads; of the tensor.
     // Where it has no values yet.
-    std::optional<MemoryCategory> new_in = std::nullopt;
+    std::optional<MemoryCategory> new_in;
   };
 
   // ---- planning ---------------------------------------------------------------------------------
   absl::Status Plan() {
-    SHARDMESH_ASSIGN_OR_RETURN(contents_, Contents::Open(directory_));
+    if (options_.threads < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("Load: threads is ", options_.threads, ", expected at least 1"));
+    }
+    // Each rank checks the boxes that it reads: together they are all.
+    SHARDMESH_ASSIGN_OR_RETURN(contents_,
+                               Contents::Open(directory_, OpenOptions{.check_coverage = false}));
     for (size_t i = 0; i < contents_.arrays.size(); ++i) {
       arrays_[contents_.arrays[i].name] = i;
       for (const std::string& alias : contents_.arrays[i].aliases) arrays_[alias] = i;
@@ -95,15 +113,24 @@ class Loader {
     if (!tensors.ok())
       return absl::Status(tensors.status().code(),
                           absl::StrCat("Load: ", tensors.status().message()));
-    for (StateTensor& tensor : *tensors) PlanTensor({std::move(tensor), {}});
-    return Problems();
+    for (StateTensor& tensor : *tensors) PlanTensor(TargetOf(std::move(tensor)));
+    SHARDMESH_RETURN_IF_ERROR(Problems());
+    for (Target& target : targets_) SHARDMESH_RETURN_IF_ERROR(PlanParts(target));
+    return absl::OkStatus();
+  }
+
+  static Target TargetOf(StateTensor tensor) {
+    Target target;
+    target.tensor = std::move(tensor);
+    return target;
   }
 
   void PlanEntry(size_t i) {
     const StateEntry& entry = state_.entries()[i];
     const StateValue value = entry.Get();
     if (const auto* unset = std::get_if<UnsetTensor>(&value)) {
-      Target target = {{}, {}, unset->category};
+      Target target;
+      target.new_in = unset->category;
       target.tensor.entry = i;
       target.tensor.name = entry.name;
       target.tensor.aliases = entry.aliases;
@@ -156,6 +183,39 @@ class Loader {
     targets_.push_back(std::move(target));
   }
 
+  absl::Status PlanParts(Target& target) {
+    const StateTensor& tensor = target.tensor;
+    Box region = Intersect(tensor.local_box, tensor.region);
+    if (options_.share_reads && tensor.layout) {
+      target.share =
+          SharesOn(tensor.mesh)
+              .NextShare(tensor.layout, tensor.mesh.coord(), SizeOf(tensor.dtype), tensor.region);
+      const int replica = target.share.replica;
+      const bool has_part = target.share.HasPart(replica) && !region.IsEmpty();
+      region = has_part ? target.share.PartOf(replica) : Box::Whole({0});
+    }
+    for (const StoredArray* array : target.arrays) {
+      std::vector<ReadPart>& parts = target.parts.emplace_back();
+      if (region.IsEmpty()) continue;
+      // In indices of the array.
+      const Box wanted = Shifted(region, tensor.region.begin, -1);
+      const absl::Status status = internal::PlanRead(*array, wanted, parts);
+      if (!status.ok()) {
+        return absl::Status(status.code(),
+                            absl::StrCat(Quoted(directory_), ": ", status.message()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Ranks of a replica may be on other meshes besides, so the meshes are counted apart.
+  internal::ShareMaker& SharesOn(const DeviceMesh& mesh) {
+    for (auto& [known, shares] : shares_) {
+      if (known == mesh) return shares;
+    }
+    return shares_.emplace_back(mesh, internal::ShareMaker()).second;
+  }
+
   void Miss(const std::string& name, size_t entry) {
     if (state_.entries()[entry].clear) {
       cleared_.push_back(entry);
@@ -188,7 +248,9 @@ class Loader {
 
   // ---- reading ----------------------------------------------------------------------------------
   absl::Status Read() {
-    PieceFiles files(contents_);
+    PieceFiles files(contents_, options_.files);
+    if (options_.verify) SHARDMESH_RETURN_IF_ERROR(VerifyPieces(files));
+    std::vector<PartToRead> parts;
     for (Target& target : targets_) {
       if (target.new_in) {
         target.tensor.local =
@@ -197,26 +259,55 @@ class Loader {
       }
       // Ranks that hold no elements take part in the write as well.
       target.tensor.local.storage()->BumpVersion();
-      SHARDMESH_RETURN_IF_ERROR(ReadArray(*target.arrays[0], target.tensor, files));
+      AppendParts(target, 0, target.tensor.local, parts);
+    }
+    SHARDMESH_RETURN_IF_ERROR(internal::ReadParts(files, parts, PartOptions()));
+    for (const Target& target : targets_) {
       for (size_t i = 1; i < target.arrays.size(); ++i)
-        SHARDMESH_RETURN_IF_ERROR(Compare(*target.arrays[i], target, files));
+        SHARDMESH_RETURN_IF_ERROR(Compare(i, target, files));
     }
     return absl::OkStatus();
   }
 
-  absl::Status ReadArray(const StoredArray& array, const StateTensor& tensor, PieceFiles& files) {
-    // In indices of the array.
-    const Box region = Intersect(tensor.local_box, tensor.region);
-    if (region.IsEmpty()) return absl::OkStatus();
-    const Box wanted = Shifted(region, tensor.region.begin, -1);
-    for (const StoredPiece& piece : array.pieces) {
-      const Box part = Intersect(wanted, piece.box);
-      if (part.IsEmpty()) continue;
-      if (options_.verify) SHARDMESH_RETURN_IF_ERROR(files.Verify(array, piece));
-      const Box of_local = Relative(Shifted(part, tensor.region.begin, +1), tensor.local_box);
-      SHARDMESH_RETURN_IF_ERROR(ReadPart(array, piece, part, of_local, tensor.local, files));
+  // A part that is in a gap is another replica's.
+  internal::PartReadOptions PartOptions() const {
+    return {.threads = options_.threads, .read_gaps = !options_.share_reads};
+  }
+
+  // Each that is used, once.
+  absl::Status VerifyPieces(PieceFiles& files) const {
+    std::vector<std::pair<const StoredArray*, const StoredPiece*>> pieces;
+    std::unordered_set<const StoredPiece*> seen;
+    for (const Target& target : targets_) {
+      for (size_t i = 0; i < target.arrays.size(); ++i) {
+        for (const ReadPart& part : target.parts[i]) {
+          if (seen.insert(part.piece).second) pieces.emplace_back(target.arrays[i], part.piece);
+        }
+      }
     }
-    return absl::OkStatus();
+    return internal::ForEachInParallel(pieces.size(), options_.threads, [&](size_t i) {
+      return files.Verify(*pieces[i].first, *pieces[i].second);
+    });
+  }
+
+  // What is read of array i of the target, into a tensor like its local one.
+  static void AppendParts(const Target& target, size_t i, const Tensor& local,
+                          std::vector<PartToRead>& parts) {
+    for (const ReadPart& part : target.parts[i]) {
+      PartToRead& to_read = parts.emplace_back();
+      to_read.array = target.arrays[i];
+      to_read.piece = part.piece;
+      to_read.box = part.box;
+      to_read.dtype = local.dtype();
+      to_read.data = static_cast<char*>(local.mutable_raw_data());
+      to_read.shape = local.shape();
+      to_read.at = AtOf(target, Shifted(part.box, target.tensor.region.begin, +1));
+    }
+  }
+
+  // The place of a box of the tensor in the local one.
+  static Box AtOf(const Target& target, const Box& box) {
+    return Relative(box, target.tensor.local_box);
   }
 
   static Box Shifted(Box box, const Dims& by, int64_t sign) {
@@ -227,61 +318,81 @@ class Loader {
     return box;
   }
 
-  // `part` of the array, `at` in the local tensor.
-  static absl::Status ReadPart(const StoredArray& array, const StoredPiece& piece, const Box& part,
-                               const Box& at, const Tensor& local, PieceFiles& files) {
-    BoxRuns runs(local.shape(), at);
-    if (runs.run_elements() == at.NumElements()) {
-      Tensor target = Tensor::Over(local.storage(), part.Extents(), local.dtype(),
-                                   local.offset() + *runs.Next());
-      return files.Read(array, piece, part, target);
-    }
-    // Rows of it by rows.
-    const int64_t row_bytes =
-        part.NumElements() / (part.end[0] - part.begin[0]) * SizeOf(local.dtype());
-    const int64_t rows = std::max<int64_t>(1, kStagingBytes / row_bytes);
-    for (int64_t begin = part.begin[0]; begin < part.end[0]; begin += rows) {
-      Box slab = part, slab_at = at;
-      slab.begin[0] = begin;
-      slab.end[0] = std::min(begin + rows, part.end[0]);
-      slab_at.begin[0] = at.begin[0] + (begin - part.begin[0]);
-      slab_at.end[0] = slab_at.begin[0] + (slab.end[0] - slab.begin[0]);
-      SHARDMESH_RETURN_IF_ERROR(ReadSlab(array, piece, slab, slab_at, local, files));
-    }
-    return absl::OkStatus();
-  }
-
-  static absl::Status ReadSlab(const StoredArray& array, const StoredPiece& piece, const Box& slab,
-                               const Box& at, const Tensor& local, PieceFiles& files) {
-    static thread_local ExecutionContext context;
-    Tensor staging = Tensor::Empty(context, slab.Extents(), local.dtype());
-    SHARDMESH_RETURN_IF_ERROR(files.Read(array, piece, slab, staging));
-    const int64_t element_bytes = SizeOf(local.dtype());
-    const char* source = static_cast<const char*>(staging.raw_data());
-    char* const target = static_cast<char*>(local.mutable_raw_data());
-    BoxRuns runs(local.shape(), at);
-    const int64_t run_bytes = runs.run_elements() * element_bytes;
-    while (const std::optional<int64_t> first = runs.Next()) {
-      std::memcpy(target + *first * element_bytes, source, static_cast<size_t>(run_bytes));
-      source += run_bytes;
-    }
-    return absl::OkStatus();
-  }
-
   // Of one tensor under two names, both of which the checkpoint has.
-  absl::Status Compare(const StoredArray& other, const Target& target, PieceFiles& files) {
+  absl::Status Compare(size_t i, const Target& target, PieceFiles& files) const {
     const Tensor& local = target.tensor.local;
-    if (local.Bytes() == 0) return absl::OkStatus();
-    static thread_local ExecutionContext context;
-    StateTensor copy = target.tensor;
-    copy.local = Tensor::Empty(context, local.shape(), local.dtype());
-    SHARDMESH_RETURN_IF_ERROR(ReadArray(other, copy, files));
-    if (std::memcmp(copy.local.raw_data(), local.raw_data(), static_cast<size_t>(local.Bytes())) ==
-        0)
-      return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("Load: ", Shown(target.arrays[0]->name), " and ", Shown(other.name),
-                     " are one tensor of the state, and differ in ", Quoted(directory_)));
+    if (target.parts[i].empty()) return absl::OkStatus();
+    ExecutionContext context;
+    const Tensor copy = Tensor::Empty(context, local.shape(), local.dtype());
+    std::vector<PartToRead> parts;
+    AppendParts(target, i, copy, parts);
+    SHARDMESH_RETURN_IF_ERROR(internal::ReadParts(files, parts, PartOptions()));
+    for (const PartToRead& part : parts) {
+      BoxRuns runs(local.shape(), part.at);
+      const int64_t element_bytes = SizeOf(local.dtype());
+      const auto run_bytes = static_cast<size_t>(runs.run_elements() * element_bytes);
+      const auto* const expected = static_cast<const char*>(local.raw_data());
+      while (const std::optional<int64_t> first = runs.Next()) {
+        const int64_t at = *first * element_bytes;
+        if (std::memcmp(part.data + at, expected + at, run_bytes) == 0) continue;
+        return absl::InvalidArgumentError(absl::StrCat(
+            "Load: ", Shown(target.arrays[0]->name), " and ", Shown(target.arrays[i]->name),
+            " are one tensor of the state, and differ in ", Quoted(directory_)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // ---- sharing ----------------------------------------------------------------------------------
+  // Between the replicas along some axes of a mesh: one all-gather of the boxes that are split, and
+  // one broadcast of each replica's others.
+  struct Group {
+    DeviceMesh mesh;
+    std::vector<int> axes;
+    std::vector<AllGatherItem> split;
+    std::map<int, std::vector<Tensor>> owned;
+  };
+
+  void Exchange() const {
+    std::vector<Group> groups;
+    for (const Target& target : targets_) {
+      if (target.share.axes.empty() || target.share.box.IsEmpty()) continue;
+      auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& known) {
+        return known.mesh == target.tensor.mesh && known.axes == target.share.axes;
+      });
+      if (group == groups.end())
+        group = groups.insert(groups.end(), {target.tensor.mesh, target.share.axes, {}, {}});
+      AddTo(*group, target);
+    }
+    for (Group& group : groups) {
+      Communicator& ranks = group.mesh.Group(std::span<const int>(group.axes));
+      std::vector<Work> works;
+      if (!group.split.empty()) works.push_back(ranks.AllGather(std::move(group.split), kShare));
+      for (auto& [owner, tensors] : group.owned)
+        works.push_back(ranks.Broadcast(std::move(tensors), owner, kShare));
+      for (Work& work : works) work.Wait();
+    }
+  }
+
+  static void AddTo(Group& group, const Target& target) {
+    const ReplicaShare& share = target.share;
+    if (share.dim < 0) {
+      group.owned[share.owner].push_back(ViewOf(target, share.box));
+      return;
+    }
+    AllGatherItem item;
+    for (int r = 0; r < share.replicas; ++r)
+      item.targets.push_back(ViewOf(target, share.PartOf(r)));
+    item.source = item.targets[static_cast<size_t>(share.replica)];
+    group.split.push_back(std::move(item));
+  }
+
+  static Tensor ViewOf(const Target& target, const Box& box) {
+    const Box at = AtOf(target, box);
+    Tensor view = target.tensor.local;
+    for (int d = 0; d < at.num_dims(); ++d)
+      view = view.Narrow(d, at.begin[d], at.end[d] - at.begin[d]);
+    return view;
   }
 
   // ---- the end ----------------------------------------------------------------------------------
@@ -302,6 +413,7 @@ class Loader {
   Contents contents_;
   std::unordered_map<std::string, size_t> arrays_, values_;
   std::vector<Target> targets_;
+  std::vector<std::pair<DeviceMesh, internal::ShareMaker>> shares_;
   std::vector<std::pair<size_t, StateValue>> plain_;
   std::vector<size_t> cleared_;
   std::unordered_set<const StoredArray*> used_arrays_;

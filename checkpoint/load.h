@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "shardmesh/checkpoint/contents.h"
+#include "shardmesh/checkpoint/file_system.h"
 #include "shardmesh/comm/communicator.h"
 #include "shardmesh/state/state_dict.h"
 
@@ -29,6 +30,14 @@ struct LoadOptions {
   bool allow_cast = false;
   /// Read each piece that is used as a whole first, and compare its checksum.
   bool verify = false;
+  /// Replicas of a box share its bytes: each is read once, by one of them, and sent to the others.
+  /// For files that are slower than the ranks' network, or on many replicas. Meshes on which all
+  /// ranks load. Plain tensors are still read by each rank.
+  bool share_reads = false;
+  /// With which a rank reads, at least 1. More help where a file system serves one thread slowly.
+  int threads = 2;
+  /// Sees what is read (FileSystem::BeforeRead), on all threads. Default: none.
+  FileSystem* files = nullptr;
   /// As SaveOptions::ranks.
   Communicator* ranks = nullptr;
 };
@@ -38,7 +47,8 @@ struct LoadOptions {
 /// without values in new memory. Each rank reads the bytes of its own boxes. Names and aliases of
 /// both sides match; an entry with `clear` that the checkpoint lacks is cleared.
 ///
-/// Collective over the ranks.
+/// Collective over the ranks. Memory: the index (some 400 bytes per box that was saved), 5 MiB per
+/// thread, and one tensor where the checkpoint has it twice.
 /// Errors: the same on all ranks, naming the first rank that failed: kInvalidArgument listing all
 ///         that is missing, not expected, of another shape, dtype or kind, before anything is
 ///         changed; those of Contents::Open; kDataLoss naming file and tensor if a file is not what

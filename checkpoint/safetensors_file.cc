@@ -129,10 +129,62 @@ absl::Status ReadStoredBox(const InputFile& file, const StoredTensor& tensor, co
   return status;
 }
 
+// ---- several boxes ------------------------------------------------------------------------------
+
+// So much is read together at most, with gaps of less than a page.
+constexpr int64_t kWindowBytes = 256 * 1024;
+constexpr int64_t kPageBytes = 4096;
+
+// A box of the file, which has been checked.
+struct CheckedBox {
+  const StoredTensor* tensor = nullptr;
+  const BoxInMemory* box = nullptr;
+  int64_t begin = 0, end = 0;  // From its first byte to its last in the file.
+};
+
+// A part of a file that has been read.
+class Window final : public internal::ByteSource {
+ public:
+  absl::Status Fill(const internal::ByteSource& file, int64_t begin, int64_t end) {
+    begin_ = begin;
+    bytes_.resize(static_cast<size_t>(end - begin));
+    return file.ReadAt(begin, bytes_.data(), end - begin);
+  }
+  absl::Status ReadAt(int64_t offset, void* target, int64_t bytes) const override {
+    std::memcpy(target, bytes_.data() + (offset - begin_), static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
+
+ private:
+  int64_t begin_ = 0;
+  std::vector<char> bytes_;
+};
+
+// From the first byte of the box to behind its last, in the file.
+void SetRange(CheckedBox& checked) {
+  const StoredTensor& tensor = *checked.tensor;
+  const Box& box = checked.box->box;
+  int64_t stride = SizeOf(*tensor.dtype), first = 0, last = 0;
+  for (int d = box.num_dims() - 1; d >= 0; --d) {
+    first += box.begin[d] * stride;
+    last += (box.end[d] - 1) * stride;
+    stride *= tensor.shape[static_cast<size_t>(d)];
+  }
+  checked.begin = tensor.begin + first;
+  checked.end = tensor.begin + last + SizeOf(*tensor.dtype);
+}
+
+absl::Status ReadFrom(const internal::ByteSource& source, const CheckedBox& box) {
+  const StoredTensor& tensor = *box.tensor;
+  BoxReader reader(source, tensor.begin, *tensor.dtype, box.box->dtype, box.box->data);
+  return reader.Read(Dims(tensor.shape), box.box->box);
+}
+
 }  // namespace
 
-absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  SHARDMESH_ASSIGN_OR_RETURN(std::unique_ptr<InputFile> file, InputFile::Open(path));
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path,
+                                                      checkpoint::FileSystem* seam) {
+  SHARDMESH_ASSIGN_OR_RETURN(std::unique_ptr<InputFile> file, InputFile::Open(path, seam));
   absl::StatusOr<SafetensorsHeader> header = ReadHeader(*file);
   if (!header.ok()) return Annotate(header.status(), Quoted(path));
   return SafetensorsFile(std::move(file), *std::move(header));
@@ -173,19 +225,65 @@ absl::Status SafetensorsFile::Read(std::string_view name, Tensor& out,
   return ReadBox(name, has_box ? Box::Whole(Dims(tensor->shape)) : Box(), out, options);
 }
 
+absl::Status SafetensorsFile::NoTensor(std::string_view name) const {
+  return absl::NotFoundError(absl::StrCat(Quoted(path()), ": there is no tensor ", Quoted(name),
+                                          " among the ", header_.tensors.size(), " of this file"));
+}
+
+absl::Status SafetensorsFile::In(const StoredTensor& tensor, const absl::Status& status) const {
+  if (status.ok()) return status;
+  return Annotate(status, absl::StrCat(Quoted(path()), ": tensor ", Quoted(tensor.name), " (",
+                                       tensor.ToString(), ")"));
+}
+
 absl::Status SafetensorsFile::ReadBox(std::string_view name, const Box& box, Tensor& out,
                                       const ReadOptions& options) const {
   const StoredTensor* tensor = Find(name);
-  if (tensor == nullptr) {
-    return absl::NotFoundError(absl::StrCat(Quoted(path()), ": there is no tensor ", Quoted(name),
-                                            " among the ", header_.tensors.size(),
-                                            " of this file"));
-  }
+  if (tensor == nullptr) return NoTensor(name);
   absl::Status status = CheckReadable(*tensor);
   if (status.ok()) status = ReadStoredBox(*file_, *tensor, box, out, options);
-  if (status.ok()) return status;
-  return Annotate(status, absl::StrCat(Quoted(path()), ": tensor ", Quoted(name), " (",
-                                       tensor->ToString(), ")"));
+  return In(*tensor, status);
+}
+
+absl::Status SafetensorsFile::ReadBoxes(std::span<const BoxInMemory> boxes,
+                                        const ReadOptions& options) const {
+  std::vector<CheckedBox> checked;
+  for (const BoxInMemory& box : boxes) {
+    const StoredTensor* const tensor = Find(box.name);
+    if (tensor == nullptr) return NoTensor(box.name);
+    absl::Status status = CheckReadable(*tensor);
+    if (status.ok()) status = CheckBox(Dims(tensor->shape), box.box);
+    if (status.ok()) status = CheckDType(*tensor->dtype, box.dtype, options);
+    SHARDMESH_RETURN_IF_ERROR(In(*tensor, status));
+    if (box.box.IsEmpty()) continue;
+    SetRange(checked.emplace_back(CheckedBox{tensor, &box}));
+  }
+  if (checked.empty()) return absl::OkStatus();
+  const StoredTensor& first_tensor = *checked[0].tensor;
+  absl::StatusOr<InputFile::Reader> open = file_->StartReading();
+  if (!open.ok()) return In(first_tensor, open.status());
+  const int64_t max_gap = options.read_gaps ? kPageBytes - 1 : 0;
+  Window window;
+  absl::Status status;
+  size_t i = 0;
+  while (status.ok() && i < checked.size()) {
+    size_t next = i + 1;
+    while (next < checked.size() && checked[next].begin >= checked[next - 1].end &&
+           checked[next].begin - checked[next - 1].end <= max_gap &&
+           checked[next].end - checked[i].begin <= kWindowBytes) {
+      ++next;
+    }
+    const bool is_together = next - i > 1;
+    if (is_together)
+      status = In(*checked[i].tensor, window.Fill(*open, checked[i].begin, checked[next - 1].end));
+    for (; status.ok() && i < next; ++i) {
+      status = In(*checked[i].tensor,
+                  is_together ? ReadFrom(window, checked[i]) : ReadFrom(*open, checked[i]));
+    }
+  }
+  // As ReadStoredBox.
+  SHARDMESH_RETURN_IF_ERROR(In(first_tensor, open->CheckUnchanged()));
+  return status;
 }
 
 }  // namespace shardmesh

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,11 +32,24 @@ namespace shardmesh {
 namespace internal {
 class InputFile;
 }
+namespace checkpoint {
+class FileSystem;
+}
 
 struct ReadOptions {
   /// Convert elements to the dtype of the tensor that is read into. Without it, another dtype than
   /// the stored one is an error, as a conversion may lose what the file holds.
   bool allow_cast = false;
+  /// Of ReadBoxes: bytes between two boxes, fewer than a page, may be read to read both at once.
+  bool read_gaps = true;
+};
+
+/// A box of a tensor, and memory for its elements.
+struct BoxInMemory {
+  std::string_view name;
+  Box box;
+  DType dtype = DType::kF32;  ///< Of the memory.
+  void* data = nullptr;       ///< Of box.NumElements() elements, row-major.
 };
 
 /// Thread-safe once open: ranks may share one or open their own. The content is not trusted: any
@@ -45,11 +59,12 @@ struct ReadOptions {
 /// again when it is read; it must still be the same file then.
 class SafetensorsFile {
  public:
-  /// Reads and checks the header.
+  /// Reads and checks the header. `seam` sees each read, if it is given, and must outlive the file.
   ///
   /// Errors: the system's (kNotFound, kPermissionDenied, ...); kInvalidArgument if `path` is not a
   /// regular file or not safetensors.
-  static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
+  static absl::StatusOr<SafetensorsFile> Open(const std::string& path,
+                                              checkpoint::FileSystem* seam = nullptr);
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
   ~SafetensorsFile();
@@ -86,11 +101,19 @@ class SafetensorsFile {
   absl::Status ReadBox(std::string_view name, const Box& box, Tensor& out,
                        const ReadOptions& options = {}) const;
 
+  /// ReadBox of each, in this order. The caller counts the write of a storage.
+  ///
+  /// Cost:   as ReadBox; small boxes that follow each other in the file are read together.
+  absl::Status ReadBoxes(std::span<const BoxInMemory> boxes, const ReadOptions& options = {}) const;
+
   /// Bytes read from the file so far by all threads, header included.
   int64_t bytes_read() const;
 
  private:
   SafetensorsFile(std::unique_ptr<const internal::InputFile> file, SafetensorsHeader header);
+  absl::Status NoTensor(std::string_view name) const;
+  /// An error with file and tensor in front.
+  absl::Status In(const StoredTensor& tensor, const absl::Status& status) const;
 
   std::unique_ptr<const internal::InputFile> file_;
   SafetensorsHeader header_;

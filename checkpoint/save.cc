@@ -7,15 +7,14 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "nlohmann/json.hpp"
 #include "shardmesh/base/error.h"
 #include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
@@ -25,7 +24,7 @@
 #include "shardmesh/checkpoint/internal/checksum.h"
 #include "shardmesh/checkpoint/internal/file_writer.h"
 #include "shardmesh/checkpoint/internal/new_directory.h"
-#include "shardmesh/checkpoint/internal/share.h"
+#include "shardmesh/checkpoint/internal/save_plan.h"
 #include "shardmesh/checkpoint/internal/state_tensors.h"
 #include "shardmesh/checkpoint/safetensors_writer.h"
 
@@ -33,11 +32,9 @@ namespace shardmesh::checkpoint {
 namespace {
 
 using internal::Agree;
-using internal::GatherTexts;
+using internal::GatherTextsToFirst;
 using internal::StateTensor;
 using shardmesh::internal::BoxRuns;
-
-constexpr const char* kDcpShardingInfo = "DCP_SHARDING_INFO";
 
 std::string Shown(std::string_view name) { return Quoted(name, /*max_chars=*/200); }
 
@@ -126,67 +123,23 @@ class Saver {
   absl::Status Plan() {
     absl::StatusOr<std::vector<StateTensor>> tensors = internal::TensorsOf(state_);
     if (!tensors.ok()) return Annotated(tensors.status());
-    internal::ShareMaker shares;
-    std::vector<TensorToWrite> to_write;
-    nlohmann::json offsets = nlohmann::json::object();
-    for (StateTensor& tensor : *tensors) {
-      StoredArray array;
-      array.name = tensor.name;
-      array.aliases = tensor.aliases;
-      array.dtype = tensor.local.dtype();
-      array.file_dtype = SafetensorsName(tensor.local.dtype());
-      array.shape = tensor.region.Extents();
-      array.layout = tensor.layout ? tensor.layout.ToString() : "";
-      const std::optional<Box> share = ShareOf(tensor, shares);
-      if (share) {
-        Box box = *share;
-        for (int d = 0; d < box.num_dims(); ++d) {
-          box.begin[d] -= tensor.region.begin[d];
-          box.end[d] -= tensor.region.begin[d];
-        }
-        array.pieces.push_back({0, box, 0, box.NumElements() * SizeOf(*array.dtype), {}});
-        to_write.push_back({tensor.name, *array.dtype, box.Extents()});
-        offsets[tensor.name] = {
-            {"saved_offsets", std::vector<int64_t>(box.begin.begin(), box.begin.end())}};
-        pieces_.push_back({std::move(tensor), *share});
-      }
-      own_.arrays.push_back(std::move(array));
+    std::vector<internal::TensorToSave> to_save;
+    for (const StateTensor& tensor : *tensors) {
+      to_save.push_back({tensor.name, tensor.aliases, tensor.local.dtype(), tensor.layout,
+                         tensor.layout ? tensor.mesh.coord() : Coord(), tensor.region});
     }
-    own_.values = internal::ValuesOf(state_);
-    if (pieces_.empty()) return CheckText();
-    std::map<std::string, std::string> metadata = options_.metadata;
-    metadata.emplace("format", "pt");  // What transformers asks for.
-    try {
-      metadata[kDcpShardingInfo] = offsets.dump();
-    } catch (const nlohmann::json::exception&) {
-      return absl::InvalidArgumentError("Save: the name of a tensor is not UTF-8");
-    }
-    absl::StatusOr<SafetensorsPlan> plan = PlanSafetensors(to_write, metadata);
+    absl::StatusOr<internal::SavePlan> plan =
+        internal::PlanSave(to_save, rank(), num_ranks(), options_.metadata);
     if (!plan.ok()) return Annotated(plan.status());
-    plan_ = *std::move(plan);
-    own_.files.push_back(
-        {absl::StrFormat("shard-%05d-of-%05d.safetensors", rank() + 1, num_ranks()),
-         plan_.file_bytes, internal::ChecksumOf(plan_.header)});
-    size_t next = 0;
-    for (StoredArray& array : own_.arrays) {
-      for (StoredPiece& piece : array.pieces) piece.begin = plan_.begin[next++];
-    }
-    return CheckText();
+    own_ = std::move(plan->contents);
+    own_.values = internal::ValuesOf(state_);
+    plan_ = std::move(plan->file);
+    for (const auto& [i, box] : plan->boxes) pieces_.push_back({std::move((*tensors)[i]), box});
+    return own_.ToJson().status();
   }
-
-  absl::Status CheckText() const { return own_.ToJson().status(); }
 
   static absl::Status Annotated(const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat("Save: ", status.message()));
-  }
-
-  // A plain tensor is the first rank's.
-  std::optional<Box> ShareOf(const StateTensor& tensor, internal::ShareMaker& shares) const {
-    if (tensor.layout) {
-      return shares.Next(tensor.layout, tensor.mesh.coord(), SizeOf(tensor.local.dtype()),
-                         tensor.region);
-    }
-    return rank() == 0 ? std::optional(tensor.region) : std::nullopt;
   }
 
   // ---- writing ----------------------------------------------------------------------------------
@@ -212,7 +165,7 @@ class Saver {
   // ---- the end ----------------------------------------------------------------------------------
   absl::Status WriteIndex() {
     absl::StatusOr<std::string> own = own_.ToJson();
-    const std::vector<std::string> all = GatherTexts(ranks_, own.ok() ? *own : "");
+    const std::vector<std::string> all = GatherTextsToFirst(ranks_, own.ok() ? *own : "");
     if (!directory_.is_first_rank()) return absl::OkStatus();
     SHARDMESH_ASSIGN_OR_RETURN(const Contents contents, Merged(all));
     SHARDMESH_ASSIGN_OR_RETURN(const std::string json, contents.ToJson());

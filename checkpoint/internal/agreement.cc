@@ -14,38 +14,64 @@ namespace {
 constexpr const char* kGather = "checkpoint_gather";
 constexpr const char* kAgree = "checkpoint_agree";
 
-int64_t Words(int64_t bytes) { return (bytes + 3) / 4; }
+// No dtype is a byte.
+Tensor EmptyWords(ExecutionContext& context, int64_t bytes) {
+  return Tensor::Empty(context, {(bytes + 3) / 4}, DType::kI32);
+}
+
+Tensor WordsOf(ExecutionContext& context, const std::string& text) {
+  Tensor words = EmptyWords(context, static_cast<int64_t>(text.size()));
+  if (!text.empty()) std::memcpy(words.mutable_raw_data(), text.data(), text.size());
+  return words;
+}
+
+std::vector<std::string> TextsOf(const std::vector<Tensor>& words,
+                                 const std::vector<int64_t>& sizes) {
+  std::vector<std::string> texts;
+  for (size_t r = 0; r < words.size(); ++r) {
+    std::string text(static_cast<size_t>(sizes[r]), '\0');
+    if (sizes[r] > 0) std::memcpy(text.data(), words[r].raw_data(), text.size());
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+std::vector<int64_t> GatherSizes(Communicator& ranks, const std::string& own) {
+  ExecutionContext& context = ranks.context();
+  AllGatherItem lengths;
+  lengths.source = Tensor::FromValues<int64_t>(context, {1}, {static_cast<int64_t>(own.size())});
+  Tensor all = Tensor::Empty(context, {ranks.size()}, DType::kI64);
+  for (int r = 0; r < ranks.size(); ++r)
+    lengths.targets.push_back(Tensor::Over(all.storage(), {1}, DType::kI64, all.offset() + r));
+  ranks.AllGather({std::move(lengths)}, kGather).Wait();
+  return all.ToVector<int64_t>();
+}
 
 }  // namespace
 
 std::vector<std::string> GatherTexts(Communicator* ranks, const std::string& own) {
   if (ranks == nullptr || ranks->size() == 1) return {own};
-  ExecutionContext& context = ranks->context();
-  AllGatherItem lengths;
-  lengths.source = Tensor::FromValues<int64_t>(context, {1}, {static_cast<int64_t>(own.size())});
-  for (int r = 0; r < ranks->size(); ++r)
-    lengths.targets.push_back(Tensor::Empty(context, {1}, DType::kI64));
-  const std::vector<Tensor> received = lengths.targets;
-  ranks->AllGather({std::move(lengths)}, kGather).Wait();
-
-  // No dtype is a byte.
+  const std::vector<int64_t> sizes = GatherSizes(*ranks, own);
   AllGatherItem texts;
-  texts.source = Tensor::Empty(context, {Words(static_cast<int64_t>(own.size()))}, DType::kI32);
-  if (!own.empty()) std::memcpy(texts.source.mutable_raw_data(), own.data(), own.size());
-  std::vector<int64_t> sizes;
-  for (const Tensor& length : received) {
-    sizes.push_back(length.IntegerItem());
-    texts.targets.push_back(Tensor::Empty(context, {Words(sizes.back())}, DType::kI32));
-  }
+  texts.source = WordsOf(ranks->context(), own);
+  for (int64_t size : sizes) texts.targets.push_back(EmptyWords(ranks->context(), size));
   const std::vector<Tensor> words = texts.targets;
   ranks->AllGather({std::move(texts)}, kGather).Wait();
-  std::vector<std::string> all;
-  for (size_t r = 0; r < words.size(); ++r) {
-    std::string text(static_cast<size_t>(sizes[r]), '\0');
-    if (sizes[r] > 0) std::memcpy(text.data(), words[r].raw_data(), text.size());
-    all.push_back(std::move(text));
+  return TextsOf(words, sizes);
+}
+
+std::vector<std::string> GatherTextsToFirst(Communicator* ranks, const std::string& own) {
+  if (ranks == nullptr || ranks->size() == 1) return {own};
+  const std::vector<int64_t> sizes = GatherSizes(*ranks, own);
+  const bool is_first = ranks->rank() == 0;
+  AllToAllItem texts;
+  for (int r = 0; r < ranks->size(); ++r) {
+    texts.sends.push_back(WordsOf(ranks->context(), r == 0 ? own : ""));
+    texts.receives.push_back(EmptyWords(ranks->context(), is_first ? sizes[r] : 0));
   }
-  return all;
+  const std::vector<Tensor> words = texts.receives;
+  ranks->AllToAll({std::move(texts)}, kGather).Wait();
+  return is_first ? TextsOf(words, sizes) : std::vector<std::string>();
 }
 
 absl::Status Agree(Communicator* ranks, const absl::Status& own) {

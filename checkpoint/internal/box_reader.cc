@@ -21,8 +21,7 @@ constexpr int64_t kBufferBytes = 256 * 1024;
 
 }  // namespace
 
-BoxReader::BoxReader(const InputFile::Reader& file, int64_t begin, DType from, DType to,
-                     void* target)
+BoxReader::BoxReader(const ByteSource& file, int64_t begin, DType from, DType to, void* target)
     : file_(file),
       tensor_begin_(begin),
       from_(from),

@@ -21,10 +21,10 @@ class BoxReader {
  public:
   /// The tensor has dtype `from` and begins at byte `begin` of `file`, which holds all of it.
   /// `target` receives the box's elements in row-major order, converted to `to`.
-  BoxReader(const InputFile::Reader& file, int64_t begin, DType from, DType to, void* target);
+  BoxReader(const ByteSource& file, int64_t begin, DType from, DType to, void* target);
 
   /// `shape` is that of the whole tensor.
-  /// Errors: those of InputFile::Reader; kOutOfRange for an element that ConvertElements refuses.
+  /// Errors: those of ByteSource; kOutOfRange for an element that ConvertElements refuses.
   /// They do not name the file and the tensor.
   absl::Status Read(const Dims& shape, const Box& box);
 
@@ -40,7 +40,7 @@ class BoxReader {
   absl::Status Flush();
   absl::Status BadElement(int64_t index, const char* source) const;
 
-  const InputFile::Reader& file_;
+  const ByteSource& file_;
   const int64_t tensor_begin_;
   const DType from_;
   const DType to_;

@@ -66,7 +66,8 @@ class OpenFiles {
   absl::flat_hash_map<const InputFile*, std::list<Entry>::iterator> positions_;
 };
 
-absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path,
+                                                           checkpoint::FileSystem* seam) {
   absl::StatusOr<RegularFile> open = RegularFile::Open(path);
   if (!open.ok()) {
     return absl::Status(open.status().code(),
@@ -74,7 +75,7 @@ absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& pa
   }
   std::error_code failed;
   const std::filesystem::path absolute = std::filesystem::absolute(path, failed);
-  std::unique_ptr<InputFile> file(new InputFile(path, failed ? path : absolute.string()));
+  std::unique_ptr<InputFile> file(new InputFile(path, failed ? path : absolute.string(), seam));
   file->identity_ = open->identity();
   OpenFiles::Instance().Add(*file, std::make_shared<const RegularFile>(*std::move(open)));
   return file;
@@ -83,7 +84,7 @@ absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& pa
 InputFile::~InputFile() { OpenFiles::Instance().Remove(*this); }
 
 absl::StatusOr<InputFile::Reader> InputFile::StartReading() const {
-  if (auto open = OpenFiles::Instance().Find(*this)) return Reader(std::move(open), bytes_read_);
+  if (auto open = OpenFiles::Instance().Find(*this)) return Reader(std::move(open), *this);
   SHARDMESH_ASSIGN_OR_RETURN(RegularFile file, RegularFile::Open(absolute_path_));
   if (file.identity() != identity_) {
     return absl::DataLossError(
@@ -92,12 +93,14 @@ absl::StatusOr<InputFile::Reader> InputFile::StartReading() const {
   }
   auto open = std::make_shared<const RegularFile>(std::move(file));
   OpenFiles::Instance().Add(*this, open);
-  return Reader(std::move(open), bytes_read_);
+  return Reader(std::move(open), *this);
 }
 
 absl::Status InputFile::Reader::ReadAt(int64_t offset, void* target, int64_t bytes) const {
+  if (file_.seam_ != nullptr)
+    SHARDMESH_RETURN_IF_ERROR(file_.seam_->BeforeRead(file_.path_, offset, bytes));
   SHARDMESH_RETURN_IF_ERROR(open_->ReadAt(offset, target, bytes));
-  bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
+  file_.bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   return absl::OkStatus();
 }
 

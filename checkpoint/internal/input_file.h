@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "shardmesh/base/regular_file.h"
+#include "shardmesh/checkpoint/file_system.h"
 
 namespace shardmesh::internal {
 
@@ -20,28 +21,37 @@ namespace shardmesh::internal {
 /// addition, each thread that is reading keeps one open.
 inline constexpr size_t kMaxOpenFiles = 64;
 
+/// Bytes by their offset.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  /// Exactly `bytes` bytes.
+  virtual absl::Status ReadAt(int64_t offset, void* target, int64_t bytes) const = 0;
+};
+
 /// Thread-safe.
 class InputFile {
  public:
   /// A file that stays open while this exists.
-  class Reader {
+  class Reader final : public ByteSource {
    public:
-    /// Errors: those of RegularFile::ReadAt.
-    absl::Status ReadAt(int64_t offset, void* target, int64_t bytes) const;
+    /// Errors: those of FileSystem::BeforeRead and RegularFile::ReadAt.
+    absl::Status ReadAt(int64_t offset, void* target, int64_t bytes) const override;
     /// kDataLoss if the file was written to since InputFile::Open.
     absl::Status CheckUnchanged() const;
 
    private:
     friend class InputFile;
-    Reader(std::shared_ptr<const RegularFile> open, std::atomic<int64_t>& bytes_read)
-        : open_(std::move(open)), bytes_read_(bytes_read) {}
+    Reader(std::shared_ptr<const RegularFile> open, const InputFile& file)
+        : open_(std::move(open)), file_(file) {}
 
     std::shared_ptr<const RegularFile> open_;
-    std::atomic<int64_t>& bytes_read_;  // The InputFile's.
+    const InputFile& file_;
   };
 
-  /// Errors: those of RegularFile::Open, naming `path`.
-  static absl::StatusOr<std::unique_ptr<InputFile>> Open(const std::string& path);
+  /// `seam` sees each read, if it is given. Errors: those of RegularFile::Open, naming `path`.
+  static absl::StatusOr<std::unique_ptr<InputFile>> Open(const std::string& path,
+                                                         checkpoint::FileSystem* seam = nullptr);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
@@ -56,11 +66,12 @@ class InputFile {
   absl::StatusOr<Reader> StartReading() const;
 
  private:
-  InputFile(std::string path, std::string absolute_path)
-      : path_(std::move(path)), absolute_path_(std::move(absolute_path)) {}
+  InputFile(std::string path, std::string absolute_path, checkpoint::FileSystem* seam)
+      : path_(std::move(path)), absolute_path_(std::move(absolute_path)), seam_(seam) {}
 
   std::string path_;
   std::string absolute_path_;  // The working directory may change before it is opened again.
+  checkpoint::FileSystem* seam_;
   RegularFile::Identity identity_;
   mutable std::atomic<int64_t> bytes_read_ = 0;
 };

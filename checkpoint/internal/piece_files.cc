@@ -33,12 +33,18 @@ std::string PieceFiles::PathOf(int file) const {
 
 absl::StatusOr<const SafetensorsFile*> PieceFiles::FileOf(const StoredArray& array,
                                                           const StoredPiece& piece) {
-  auto open = open_.find(piece.file);
-  if (open == open_.end()) {
-    SHARDMESH_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(PathOf(piece.file)));
-    open = open_.emplace(piece.file, std::move(file)).first;
+  OpenFile* open = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    open = &open_[piece.file];
   }
-  const SafetensorsFile& file = open->second;
+  {
+    const std::lock_guard lock(open->mutex);
+    if (!open->file) {
+      SHARDMESH_ASSIGN_OR_RETURN(open->file, SafetensorsFile::Open(PathOf(piece.file), seam_));
+    }
+  }
+  const SafetensorsFile& file = *open->file;
   const StoredTensor* const stored = file.Find(array.name);
   if (stored == nullptr) return In(file.path(), array.name, "is not in this file");
   const Dims extents = piece.box.Extents();
@@ -69,7 +75,9 @@ absl::Status PieceFiles::Verify(const StoredArray& array, const StoredPiece& pie
   std::string buffer(static_cast<size_t>(std::min(kBufferBytes, piece.bytes)), '\0');
   for (int64_t done = 0; done < piece.bytes; done += kBufferBytes) {
     const int64_t bytes = std::min(kBufferBytes, piece.bytes - done);
-    const absl::Status status = file.ReadAt(piece.begin + done, buffer.data(), bytes);
+    absl::Status status;
+    if (seam_ != nullptr) status = seam_->BeforeRead(path, piece.begin + done, bytes);
+    if (status.ok()) status = file.ReadAt(piece.begin + done, buffer.data(), bytes);
     if (!status.ok()) return In(path, array.name, std::string(status.message()));
     checksum.Add(buffer.data(), static_cast<size_t>(bytes));
   }

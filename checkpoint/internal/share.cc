@@ -19,40 +19,56 @@ int DimToSplit(const Box& box, int replicas) {
 
 }  // namespace
 
-std::optional<Box> ShareMaker::Next(const Layout& layout, std::span<const int> coord,
-                                    int64_t element_bytes, const Box& region) {
-  std::vector<int> axes;
-  int replicas = 1, replica = 0;
-  bool is_origin = true;
+Box ReplicaShare::PartOf(int of_replica) const {
+  Box part = box;
+  if (dim >= 0) {
+    const ChunkRange chunk = Chunk({box.begin[dim], box.end[dim]}, of_replica, replicas);
+    part.begin[dim] = chunk.begin;
+    part.end[dim] = chunk.end;
+  }
+  return part;
+}
+
+ReplicaShare ShareMaker::NextShare(const Layout& layout, std::span<const int> coord,
+                                   int64_t element_bytes, const Box& region) {
+  ReplicaShare share;
   for (int axis = 0; axis < layout.num_axes(); ++axis) {
-    is_origin &= coord[axis] == 0;
     const int size = layout.mesh().size(axis);
     if (!layout.placement(axis).IsReplicate() || size == 1) continue;
-    axes.push_back(axis);
-    replicas *= size;
-    replica = replica * size + coord[axis];
+    share.axes.push_back(axis);
+    share.replicas *= size;
+    share.replica = share.replica * size + coord[axis];
   }
-  if (region.IsEmpty()) return is_origin ? std::optional(region) : std::nullopt;
-  Box box = Intersect(layout.LocalBox(coord), region);
+  share.box = Intersect(layout.LocalBox(coord), region);
+  if (share.replicas == 1) return share;
+
   // A region takes part with the bytes of the whole tensor: only the balance depends on it.
   const int64_t largest = layout.MaxLocalShape().NumElements() * element_bytes;
-  const auto unless_empty = [&] { return box.IsEmpty() ? std::nullopt : std::optional(box); };
-  if (replicas == 1) return unless_empty();
-
   // All replicas have this box, so all decide alike.
-  const int dim = DimToSplit(box, replicas);
-  const bool is_split = largest >= replicas * kMinPartBytes && !box.IsEmpty() && dim >= 0;
-  if (is_split) {
-    const ChunkRange part = Chunk({box.begin[dim], box.end[dim]}, replica, replicas);
-    box.begin[dim] = part.begin;
-    box.end[dim] = part.end;
-    return unless_empty();
+  const int dim = DimToSplit(share.box, share.replicas);
+  if (largest >= share.replicas * kMinPartBytes && !share.box.IsEmpty() && dim >= 0) {
+    share.dim = dim;
+    return share;
   }
-  std::vector<int64_t>& given = given_[axes];
-  given.resize(static_cast<size_t>(replicas), 0);
-  const auto least = std::min_element(given.begin(), given.end());
-  *least += largest;
-  return least - given.begin() == replica ? unless_empty() : std::nullopt;
+  Queue& given = given_[{share.axes, share.replicas}];
+  for (int r = static_cast<int>(given.size()); r < share.replicas; ++r) given.emplace(0, r);
+  const auto [bytes, least] = given.top();
+  given.pop();
+  given.emplace(bytes + largest, least);
+  share.owner = least;
+  return share;
+}
+
+std::optional<Box> ShareMaker::Next(const Layout& layout, std::span<const int> coord,
+                                    int64_t element_bytes, const Box& region) {
+  if (region.IsEmpty()) {
+    const bool is_origin = std::all_of(coord.begin(), coord.end(), [](int c) { return c == 0; });
+    return is_origin ? std::optional(region) : std::nullopt;
+  }
+  const ReplicaShare share = NextShare(layout, coord, element_bytes, region);
+  if (!share.HasPart(share.replica)) return std::nullopt;
+  const Box part = share.PartOf(share.replica);
+  return part.IsEmpty() ? std::nullopt : std::optional(part);
 }
 
 }  // namespace shardmesh::checkpoint::internal
