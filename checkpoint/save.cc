@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -25,6 +24,7 @@
 #include "shardmesh/checkpoint/internal/file_writer.h"
 #include "shardmesh/checkpoint/internal/new_directory.h"
 #include "shardmesh/checkpoint/internal/save_plan.h"
+#include "shardmesh/checkpoint/internal/staging_buffer.h"
 #include "shardmesh/checkpoint/internal/state_tensors.h"
 #include "shardmesh/checkpoint/safetensors_writer.h"
 
@@ -68,18 +68,18 @@ class Saver {
   }
 
   // From here on what is written is a copy in `buffer`.
-  void Stage(std::vector<char>& buffer) {
+  void Stage(internal::StagingBuffer& buffer) {
     int64_t bytes = 0;
     for (const Piece& piece : pieces_) bytes += BytesOf(piece);
-    if (static_cast<int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<size_t>(bytes));
-    char* next = buffer.data();
+    char* next = buffer.Reserve(bytes);
     for (Piece& piece : pieces_) {
+      const char* const begin = next;
       ForEachRun(piece, [&](const char* run, int64_t run_bytes) {
-        std::memcpy(next, run, static_cast<size_t>(run_bytes));
+        internal::CopyToStaging(next, run, run_bytes);
         next += run_bytes;
         return absl::OkStatus();
       }).IgnoreError();
-      piece.staged = next - BytesOf(piece);
+      piece.staged = begin;
       piece.tensor.local = Tensor();
     }
   }
@@ -244,7 +244,7 @@ absl::Status Save(const std::string& directory, const StateDict& state,
 // ---- in the background --------------------------------------------------------------------------
 
 struct AsyncSaver::State {
-  std::vector<char> buffer;
+  internal::StagingBuffer buffer;
   SaveOptions options;
   std::optional<Saver> saver;  // Of the save in flight.
   std::thread thread;
