@@ -14,6 +14,7 @@
 #include "shardmesh/base/status_macros.h"
 #include "shardmesh/checkpoint/internal/agreement.h"
 #include "shardmesh/checkpoint/internal/box_runs.h"
+#include "shardmesh/checkpoint/internal/box_slabs.h"
 #include "shardmesh/checkpoint/internal/file_writer.h"
 #include "shardmesh/checkpoint/internal/new_directory.h"
 #include "shardmesh/checkpoint/internal/share.h"
@@ -30,6 +31,43 @@ using internal::kWeightsIndex;
 using internal::StateTensor;
 using internal::WeightFile;
 using shardmesh::internal::BoxRuns;
+using shardmesh::internal::SlabsOf;
+
+// What is converted at a time.
+constexpr int64_t kConvertedElements = 256 * 1024;
+
+// Writes the bytes of a box, given in row-major order, to where they belong in a whole tensor.
+class RunWriter {
+ public:
+  // The tensor, `region` of a larger one, begins at byte `begin` of the file.
+  RunWriter(const Box& region, const Box& box, int64_t begin, int64_t element_bytes,
+            internal::FileWriter& writer)
+      : runs_(region.Extents(), Relative(box, region)),
+        begin_(begin),
+        element_bytes_(element_bytes),
+        writer_(writer) {}
+
+  absl::Status Add(const char* bytes, int64_t count) {
+    while (count > 0) {
+      if (left_ == 0) {
+        SHARDMESH_RETURN_IF_ERROR(writer_.SeekTo(begin_ + *runs_.Next() * element_bytes_));
+        left_ = runs_.run_elements() * element_bytes_;
+      }
+      const int64_t now = std::min(left_, count);
+      SHARDMESH_RETURN_IF_ERROR(writer_.Add(bytes, now));
+      bytes += now;
+      count -= now;
+      left_ -= now;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  BoxRuns runs_;  // In the file.
+  int64_t begin_, element_bytes_;
+  internal::FileWriter& writer_;
+  int64_t left_ = 0;  // Bytes of the run that has begun.
+};
 
 class Exporter {
  public:
@@ -137,27 +175,34 @@ class Exporter {
     return out->Close();
   }
 
-  // The runs of the box in the local tensor are each one or several of those in the file.
   absl::Status WriteBox(const StateTensor& tensor, const Box& box, int64_t begin,
                         internal::FileWriter& writer) const {
     const DType dtype = SavedDType(tensor);
-    ExecutionContext context;
-    Tensor local = tensor.local;
-    if (dtype != tensor.dtype) {
-      local = Tensor::Empty(context, tensor.local.shape(), dtype);
-      ops::Copy(context, tensor.local, local);
-    }
     const int64_t element_bytes = SizeOf(dtype);
-    BoxRuns in_local(local.shape(), Relative(box, tensor.local_box));
-    BoxRuns in_file(tensor.region.Extents(), Relative(box, tensor.region));
-    const auto* const data = static_cast<const char*>(local.raw_data());
-    const int64_t file_run = in_file.run_elements();
-    while (const std::optional<int64_t> first = in_local.Next()) {
-      for (int64_t done = 0; done < in_local.run_elements(); done += file_run) {
-        SHARDMESH_RETURN_IF_ERROR(writer.SeekTo(begin + *in_file.Next() * element_bytes));
-        SHARDMESH_RETURN_IF_ERROR(
-            writer.Add(data + (*first + done) * element_bytes, file_run * element_bytes));
-      }
+    RunWriter runs(tensor.region, box, begin, element_bytes, writer);
+    const Box in_local = Relative(box, tensor.local_box);
+    if (dtype != tensor.dtype) return WriteConverted(tensor.local, in_local, dtype, runs);
+    BoxRuns of_local(tensor.local.shape(), in_local);
+    const auto* const data = static_cast<const char*>(tensor.local.raw_data());
+    while (const std::optional<int64_t> first = of_local.Next()) {
+      SHARDMESH_RETURN_IF_ERROR(
+          runs.Add(data + *first * element_bytes, of_local.run_elements() * element_bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  // Through a buffer: a whole copy may not fit.
+  static absl::Status WriteConverted(const Tensor& local, const Box& box, DType dtype,
+                                     RunWriter& runs) {
+    ExecutionContext context;
+    for (const Box& slab : SlabsOf(box, kConvertedElements)) {
+      Tensor source = local;
+      for (int d = 0; d < slab.num_dims(); ++d)
+        source = source.Narrow(d, slab.begin[d], slab.end[d] - slab.begin[d]);
+      Tensor converted = Tensor::Empty(context, slab.Extents(), dtype);
+      ops::Copy(context, source, converted);
+      SHARDMESH_RETURN_IF_ERROR(
+          runs.Add(static_cast<const char*>(converted.raw_data()), converted.Bytes()));
     }
     return absl::OkStatus();
   }

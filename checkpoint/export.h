@@ -35,7 +35,7 @@ struct ExportOptions {
 /// belong, so nothing is gathered, and the bytes are those that one rank would write. It is there
 /// once it is whole, or not at all.
 ///
-/// Collective over the ranks. Memory: 1 MiB a rank, with `dtype` a rank's largest tensor.
+/// Collective over the ranks. Memory: 1 MiB a rank, with `dtype` 3 MiB.
 /// Errors: as Save; kInvalidArgument if `dtype` is not floating-point or a text has the name of
 ///         another file.
 absl::Status ExportHuggingFace(const std::string& directory, const StateDict& state,
