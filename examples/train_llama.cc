@@ -70,24 +70,29 @@ absl::StatusOr<ByteText> OpenInstalledText() {
       text.status().message(), "; ./bazelw installs it when run as root, or give --data=FILE"));
 }
 
-// Writes the metrics of each step.
+// Writes the metrics of each step, once: a run that goes on keeps those before.
 class MetricsWriter : public TrainObserver {
  public:
   explicit MetricsWriter(MetricsFile file) : file_(std::move(file)) {}
-  void OnStep(const StepMetrics& metrics) override { file_.Append(metrics); }
+  void OnStep(const StepMetrics& metrics) override {
+    if (is_first_) file_.KeepBefore(metrics.step);
+    is_first_ = false;
+    file_.Append(metrics);
+  }
 
  private:
   MetricsFile file_;
+  bool is_first_ = true;
 };
 
-absl::StatusOr<MetricsFile> CreateMetrics(const std::string& path,
-                                          const std::optional<std::string>& text_path) {
+absl::StatusOr<MetricsFile> OpenMetrics(const std::string& path,
+                                        const std::optional<std::string>& text_path) {
   std::error_code differ;
   if (text_path && std::filesystem::equivalent(path, *text_path, differ)) {
     return absl::InvalidArgumentError(
         absl::StrCat("metrics file ", Quoted(path), " is the data file; it would be overwritten"));
   }
-  return MetricsFile::Create(path);
+  return MetricsFile::Open(path);
 }
 
 absl::Status Run(const TrainFlags& flags) {
@@ -103,7 +108,7 @@ absl::Status Run(const TrainFlags& flags) {
   std::vector<TrainObserver*> observers = {&report};
   std::optional<MetricsWriter> writer;
   if (!flags.metrics.empty()) {
-    SHARDMESH_ASSIGN_OR_RETURN(MetricsFile file, CreateMetrics(UserPath(flags.metrics), path));
+    SHARDMESH_ASSIGN_OR_RETURN(MetricsFile file, OpenMetrics(UserPath(flags.metrics), path));
     observers.push_back(&writer.emplace(std::move(file)));
   }
   CheckpointOptions checkpoints = flags.checkpoints;

@@ -50,6 +50,9 @@ for ((i = 0; i < kills; i++)); do
 done
 train dp=2,tp=2 killed "${checkpoints[@]}" || fail "after $kills kills: $(cat "$dir/killed.err")"
 same long killed
+# Each step once, in order, however often the run was killed.
+sed -E 's/^\{"step":([0-9]+),.*\}$/\1/' "$dir/killed.metrics" | cmp -s - <(seq 0 1999) ||
+  fail "the metrics of the killed run have $(wc -l <"$dir/killed.metrics") lines, or not every step"
 ((died == kills)) || fail "only $died of $kills runs were still there to be killed"
 (($(find "$dir/killed.ckpt" -maxdepth 1 -name 'step-*' | wc -l) == 2)) ||
   fail "--keep=2 keeps $(ls "$dir/killed.ckpt")"

@@ -2,10 +2,15 @@
 #include "shardmesh/examples/training/metrics_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,12 +35,21 @@ int WriteAll(int descriptor, std::string_view bytes) {
   return 0;
 }
 
+/// Of a line of StepMetrics::ToJson; nothing if it is none.
+std::optional<int64_t> StepOf(std::string_view line) {
+  constexpr std::string_view kBegin = "{\"step\":";
+  if (line.substr(0, kBegin.size()) != kBegin || line.back() != '}') return std::nullopt;
+  int64_t step = 0;
+  const char* const end = line.data() + line.size();
+  const std::from_chars_result result = std::from_chars(line.data() + kBegin.size(), end, step);
+  return result.ec == std::errc() ? std::optional(step) : std::nullopt;
+}
+
 }  // namespace
 
-absl::StatusOr<MetricsFile> MetricsFile::Create(const std::string& path) {
+absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path) {
   // Non-blocking for the opening alone, which would wait for the reader of a pipe.
-  constexpr int kFlags =
-      O_WRONLY | O_APPEND | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   const int descriptor = ::open(path.c_str(), kFlags, 0666);
   if (descriptor < 0 && errno == ENXIO) {
     return absl::FailedPreconditionError(
@@ -43,6 +57,9 @@ absl::StatusOr<MetricsFile> MetricsFile::Create(const std::string& path) {
   }
   if (descriptor < 0) return CannotWrite(path, errno);
   MetricsFile file(path, descriptor);
+  struct stat status;
+  if (::fstat(descriptor, &status) != 0) return CannotWrite(path, errno);
+  file.whole_lines_ = status.st_size;
   if (::fcntl(descriptor, F_SETFL, O_APPEND) != 0) return CannotWrite(path, errno);
   return file;
 }
@@ -54,6 +71,24 @@ MetricsFile::MetricsFile(MetricsFile&& other) noexcept
 
 MetricsFile::~MetricsFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void MetricsFile::KeepBefore(int64_t step) {
+  struct stat status;
+  if (::fstat(descriptor_, &status) != 0) ThrowIfError(CannotWrite(path_, errno));
+  if (!S_ISREG(status.st_mode)) return;
+  whole_lines_ = 0;
+  std::ifstream in(path_, std::ios::binary);
+  std::string line;
+  int64_t last = -1;
+  // A line that the disk cut has no end.
+  while (std::getline(in, line) && !in.eof()) {
+    const std::optional<int64_t> of_line = StepOf(line);
+    if (!of_line || *of_line <= last || *of_line >= step) break;
+    last = *of_line;
+    whole_lines_ += static_cast<off_t>(line.size()) + 1;
+  }
+  if (::ftruncate(descriptor_, whole_lines_) != 0) ThrowIfError(CannotWrite(path_, errno));
 }
 
 void MetricsFile::Append(const StepMetrics& metrics) {

@@ -34,18 +34,40 @@ std::string Content(const std::string& path) {
 
 TEST(MetricsFile, HasOneLinePerStepAndReplacesAnOlderFile) {
   const std::string path = PathOf("metrics");
-  std::ofstream(path) << "older\n";
-  absl::StatusOr<MetricsFile> file = MetricsFile::Create(path);
+  std::ofstream(path) << Example(0).ToJson() << "\n";
+  absl::StatusOr<MetricsFile> file = MetricsFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
+  file->KeepBefore(0);
   file->Append(Example(0));
   file->Append(Example(1));
   // While it is still open for writing.
   EXPECT_EQ(Content(path), absl::StrCat(Example(0).ToJson(), "\n", Example(1).ToJson(), "\n"));
 }
 
+// Steps 2 and 3 were trained again after the checkpoint of step 2, and were there twice.
+TEST(MetricsFile, GoesOnAfterTheStepsBeforeTheFirst) {
+  const std::string path = PathOf("resumed");
+  const auto line = [](int64_t step) { return Example(step).ToJson() + "\n"; };
+  const std::string cut = line(4).substr(0, 20);
+  for (const std::string& end : {line(2) + line(3), line(2) + cut, cut, std::string("other\n")}) {
+    std::ofstream(path, std::ios::trunc) << line(0) << line(1) << end;
+    absl::StatusOr<MetricsFile> file = MetricsFile::Open(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(Content(path), line(0) + line(1) + end);
+    file->KeepBefore(2);
+    file->Append(Example(2));
+    EXPECT_EQ(Content(path), line(0) + line(1) + line(2));
+  }
+  // As long as there are no lines, there is nothing to keep; and none of a later step.
+  std::ofstream(path, std::ios::trunc) << line(5);
+  absl::StatusOr<MetricsFile> file = MetricsFile::Open(path);
+  file->KeepBefore(2);
+  EXPECT_EQ(Content(path), "");
+}
+
 TEST(MetricsFile, SaysWhyItCannotBeCreated) {
   const auto message = [](const std::string& path) {
-    return std::string(MetricsFile::Create(path).status().message());
+    return std::string(MetricsFile::Open(path).status().message());
   };
   EXPECT_EQ(message("/none/metrics"),
             "cannot write metrics file '/none/metrics': No such file or directory");
@@ -58,7 +80,7 @@ TEST(MetricsFile, SaysWhyItCannotBeCreated) {
 }
 
 TEST(MetricsFile, SaysWhyALineCannotBeWritten) {
-  absl::StatusOr<MetricsFile> file = MetricsFile::Create("/dev/full");
+  absl::StatusOr<MetricsFile> file = MetricsFile::Open("/dev/full");
   ASSERT_TRUE(file.ok()) << file.status();
   const absl::Status status = Catch([&] { file->Append(Example(0)); });
   EXPECT_EQ(status.message(), "cannot write metrics file '/dev/full': No space left on device");
@@ -67,8 +89,9 @@ TEST(MetricsFile, SaysWhyALineCannotBeWritten) {
 // A half line was left, without a reason.
 TEST(MetricsFile, LeavesWholeLinesWhenTheDiskFillsUp) {
   const std::string path = PathOf("metrics");
-  absl::StatusOr<MetricsFile> file = MetricsFile::Create(path);
+  absl::StatusOr<MetricsFile> file = MetricsFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
+  file->KeepBefore(0);
   const std::string line = Example(0).ToJson() + "\n";
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before;
