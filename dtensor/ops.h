@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "shardmesh/dtensor/dtensor.h"
+#include "shardmesh/dtensor/ops/indexing.h"
 #include "shardmesh/dtensor/ops/losses.h"
+#include "shardmesh/dtensor/ops/order.h"
 #include "shardmesh/dtensor/ops/reductions.h"
 #include "shardmesh/tensor/kernel_table.h"
 

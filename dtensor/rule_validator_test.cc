@@ -241,6 +241,10 @@ TEST(ShardingRules, LookupsAreThoseOfOneRank) { ValidateAll(LookupCases()); }
 TEST(ShardingRules, LossesAreThoseOfOneRank) { ValidateAll(LossCases()); }
 TEST(ShardingRules, AttentionIsThatOfOneRank) { ValidateAll(AttentionCases()); }
 TEST(ShardingRules, ShapeOpsAreThoseOfOneRank) { ValidateAll(ShapeCases()); }
+TEST(ShardingRules, MoreReductionsAreThoseOfOneRank) { ValidateAll(MoreReductionCases()); }
+TEST(ShardingRules, MoreLossesAreThoseOfOneRank) { ValidateAll(MoreLossCases()); }
+TEST(ShardingRules, ScansAndOrderAreThoseOfOneRank) { ValidateAll(OrderCases()); }
+TEST(ShardingRules, IndexingIsThatOfOneRank) { ValidateAll(IndexingCases()); }
 
 }  // namespace
 }  // namespace shardmesh::testing

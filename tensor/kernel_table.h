@@ -40,6 +40,11 @@ namespace shardmesh {
 enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kMaximum, kMinimum, kRSub, kRDiv };
 enum class CompareOp : uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
 
+/// Of the elements up to each one along a dim.
+enum class ScanOp : uint8_t { kSum, kProduct, kMax, kMin, kLogSumExp };
+/// What becomes of an element and what is written to it.
+enum class ScatterOp : uint8_t { kSet, kAdd, kProduct, kMax, kMin };
+
 std::string_view Name(BinaryOp op);
 std::string_view Name(CompareOp op);
 
@@ -146,6 +151,27 @@ struct KernelTable {
   void (*cross_entropy_backward)(ExecutionContext&, const Tensor& x, const Tensor& targets,
                                  int64_t first_class, const Tensor& max, const Tensor& sum_exp,
                                  const Tensor& scale, int64_t ignore_index, Tensor& dx);
+
+  // ---- along one dim (indexing_cpu.cc) ----------------------------------------------------------
+  // All operands are contiguous.
+  /// From the last element to the first if `reverse`. kMax and kMin also give the index of the
+  /// extremum in `indices` (i64), of equal ones the latest, and nan once there is one; other
+  /// `indices` are an empty handle.
+  void (*scan)(ExecutionContext&, ScanOp, const Tensor& x, int dim, bool reverse, Tensor& out,
+               Tensor& indices);
+  void (*cumulative_product_backward)(ExecutionContext&, const Tensor& grad, const Tensor& x,
+                                      int dim, Tensor& out);
+  /// Stable; nan is larger than all. indices i64.
+  void (*sort)(ExecutionContext&, const Tensor& x, int dim, bool descending, Tensor& values,
+               Tensor& indices);
+  /// out[.., i, ..] = x[.., index[.., i, ..], ..]. index (i64) has out's shape, no larger than x's
+  /// but along `dim`, and is within x.
+  void (*gather)(ExecutionContext&, const Tensor& x, int dim, const Tensor& index, Tensor& out);
+  /// out[.., index[.., i, ..], ..] becomes what `op` makes of it and source[.., i, ..], one after
+  /// the other in the order of `index` (i64), which has source's shape, no larger than out's but
+  /// along `dim`.
+  void (*scatter)(ExecutionContext&, ScatterOp, int dim, const Tensor& index, const Tensor& source,
+                  Tensor& out);
 
   // ---- attention (attention_cpu.cc) -------------------------------------------------------------
   /// x[batch, heads, seq, d]; cos, sin [seq, d/2] in Accumulator dtype. Pairs are (i, i + d/2):

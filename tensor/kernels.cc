@@ -18,6 +18,7 @@ KernelTable MakeCpuTable() {
   FillMatmulKernels(table);
   FillRowsKernels(table);
   FillLookupKernels(table);
+  FillIndexingKernels(table);
   FillAttentionKernels(table);
   FillRandomKernels(table);
   FillOptimizerKernels(table);
@@ -40,7 +41,9 @@ using AllEntries = EntryList<
     &KernelTable::softmax_backward, &KernelTable::rms_norm, &KernelTable::rms_norm_backward,
     &KernelTable::layer_norm, &KernelTable::layer_norm_backward, &KernelTable::find_out_of_range,
     &KernelTable::embedding, &KernelTable::embedding_backward, &KernelTable::cross_entropy_terms,
-    &KernelTable::cross_entropy_backward, &KernelTable::rotary, &KernelTable::attention,
+    &KernelTable::cross_entropy_backward, &KernelTable::scan,
+    &KernelTable::cumulative_product_backward, &KernelTable::sort, &KernelTable::gather,
+    &KernelTable::scatter, &KernelTable::rotary, &KernelTable::attention,
     &KernelTable::attention_backward, &KernelTable::random_uniform, &KernelTable::random_normal,
     &KernelTable::dropout, &KernelTable::adamw, &KernelTable::sgd>;
 

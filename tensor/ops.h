@@ -125,6 +125,21 @@ Tensor CrossEntropyBackward(ExecutionContext&, const Tensor& x, const Tensor& ta
                             int64_t first_class, const Tensor& max, const Tensor& sum_exp,
                             const Tensor& scale, int64_t ignore_index);
 
+// ---- along one dim ------------------------------------------------------------------------------
+Tensor Scan(ExecutionContext&, ScanOp, const Tensor& x, int dim, bool reverse = false);
+/// The extremum so far (kMax or kMin) and its index, i64.
+std::pair<Tensor, Tensor> ScanExtremum(ExecutionContext&, ScanOp, const Tensor& x, int dim);
+Tensor CumulativeProductBackward(ExecutionContext&, const Tensor& grad, const Tensor& x, int dim);
+/// Values and indices (i64). Stable; nan is larger than all.
+std::pair<Tensor, Tensor> Sort(ExecutionContext&, const Tensor& x, int dim, bool descending);
+/// x at `index` along `dim`, in index's shape, which is no larger than x's in other dims.
+/// Throws Error(kOutOfRange) naming an index outside x.
+Tensor Gather(ExecutionContext&, const Tensor& x, int dim, const Tensor& index);
+/// x with source written at `index` along `dim`. Sums of bf16 and f16 are f32, rounded once. Throws
+/// as Gather.
+Tensor Scatter(ExecutionContext&, ScatterOp, const Tensor& x, int dim, const Tensor& index,
+               const Tensor& source);
+
 // ---- attention ----------------------------------------------------------------------------------
 Tensor Rotary(ExecutionContext&, const Tensor& x, const Tensor& cos, const Tensor& sin,
               bool inverse);

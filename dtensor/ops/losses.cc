@@ -3,6 +3,7 @@
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/constants.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/ops/reductions.h"
 
@@ -48,10 +49,7 @@ DTensor BinaryCrossEntropy(const DTensor& x, const DTensor& target, const DTenso
 DTensor BinaryCrossEntropyWithLogits(const DTensor& x, const DTensor& target, const DTensor& weight,
                                      const DTensor& positive_weight, LossReduction reduction) {
   internal::CheckUsable("binary_cross_entropy_with_logits", x);
-  const DTensor one =
-      positive_weight ? positive_weight
-                      : Full(x.mesh(), {}, x.dtype(), 1,
-                             std::vector<Placement>(static_cast<size_t>(x.layout().num_axes())));
+  const DTensor one = positive_weight ? positive_weight : internal::ScalarLike(x, 1);
   return Reduced(Weighted(BinaryCrossEntropyWithLogitsError(x, target, one), weight), reduction);
 }
 

@@ -7,6 +7,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/constants.h"
 #include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/tensor/ops.h"
@@ -52,23 +53,17 @@ void CheckFloating(const char* op, const DTensor& x) {
     ThrowInvalid(op, ": ", x.ToString(), " is not of a floating-point dtype; cast it");
 }
 
-// A number as a tensor that broadcasts.
-DTensor Scalar(const DTensor& like, double value) {
-  return Full(like.mesh(), {}, like.dtype(), value,
-              std::vector<Placement>(static_cast<size_t>(like.layout().num_axes())));
-}
-
 DTensor ZeroWhere(const DTensor& condition, const DTensor& x) {
-  return Where(condition, Scalar(x, 0), x);
+  return Where(condition, internal::ScalarLike(x, 0), x);
 }
 
 // The product of the others, by element: 0 where another one is 0.
 DTensor ProductOfOthers(const DTensor& x, const DTensor& y, const std::vector<int>& dims) {
   const DTensor is_zero = Compare(CompareOp::kEqual, x, 0.0);
   const DTensor zeros = Sum(is_zero, dims, /*keepdim=*/true);
-  const DTensor rest = Prod(Where(is_zero, Scalar(x, 1), x), dims, /*keepdim=*/true);
+  const DTensor rest = Prod(Where(is_zero, internal::ScalarLike(x, 1), x), dims, /*keepdim=*/true);
   const DTensor alone = LogicalAnd(is_zero, Compare(CompareOp::kEqual, zeros, 1.0));
-  const DTensor without = Where(alone, rest, Scalar(x, 0));
+  const DTensor without = Where(alone, rest, internal::ScalarLike(x, 0));
   return Where(Compare(CompareOp::kEqual, zeros, 0.0), Div(y, x), without);
 }
 
@@ -153,7 +148,7 @@ DTensor LogSumExp(const DTensor& x, const std::vector<int>& dims, bool keepdim) 
   if (CountOf("logsumexp", x, dims) == 0) return Log(Sum(Exp(x), dims, keepdim));
   // A maximum that is not finite would make nan of inf - inf.
   const DTensor max = Max(x.Detach(), dims, /*keepdim=*/true);
-  const DTensor shift = Where(IsFinite(max), max, Scalar(x, 0));
+  const DTensor shift = Where(IsFinite(max), max, internal::ScalarLike(x, 0));
   const DTensor sum = Log(Sum(Exp(Sub(x, shift)), dims, /*keepdim=*/true));
   return WithoutKept("logsumexp", Add(sum, shift), dims, keepdim);
 }
@@ -166,14 +161,16 @@ DTensor VectorNorm(const DTensor& x, double order, const std::vector<int>& dims,
   }
   if (order == 0) {
     const DTensor is_zero = Compare(CompareOp::kEqual, x, 0.0);
-    return Sum(Where(is_zero, Scalar(x, 0), Where(is_zero, x, Scalar(x, 1))), dims, keepdim);
+    return Sum(
+        Where(is_zero, internal::ScalarLike(x, 0), Where(is_zero, x, internal::ScalarLike(x, 1))),
+        dims, keepdim);
   }
   if (order == 1) return Sum(Abs(x), dims, keepdim);
   const DTensor sum =
       order == 2 ? Sum(Square(x), dims, keepdim) : Sum(Pow(Abs(x), order), dims, keepdim);
   // Where all are 0, the root's derivative is inf and theirs 0: the gradient is 0.
   const DTensor is_zero = Compare(CompareOp::kEqual, sum, 0.0);
-  const DTensor safe = Where(is_zero, Scalar(x, 1), sum);
+  const DTensor safe = Where(is_zero, internal::ScalarLike(x, 1), sum);
   const DTensor root = order == 2 ? Sqrt(safe) : Pow(safe, 1 / order);
   return order < 0 ? Where(is_zero, Pow(sum, 1 / order), root) : ZeroWhere(is_zero, root);
 }

@@ -35,6 +35,11 @@ std::vector<OpCase> LookupCases();
 std::vector<OpCase> LossCases();
 std::vector<OpCase> AttentionCases();
 std::vector<OpCase> ShapeCases();
+// Of dtensor/ops/.
+std::vector<OpCase> MoreReductionCases();
+std::vector<OpCase> MoreLossCases();
+std::vector<OpCase> OrderCases();
+std::vector<OpCase> IndexingCases();
 
 }  // namespace shardmesh::testing
 

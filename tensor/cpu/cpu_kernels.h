@@ -16,6 +16,7 @@ void FillReduceKernels(KernelTable& table);
 void FillMatmulKernels(KernelTable& table);
 void FillRowsKernels(KernelTable& table);
 void FillLookupKernels(KernelTable& table);
+void FillIndexingKernels(KernelTable& table);
 void FillAttentionKernels(KernelTable& table);
 void FillRandomKernels(KernelTable& table);
 void FillOptimizerKernels(KernelTable& table);

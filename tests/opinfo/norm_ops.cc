@@ -36,6 +36,20 @@ Results Attentions(const Args& args) {
 }  // namespace
 
 void AddNormOps(OpTable& table) {
+  table.Add("nn.functional.cosine_similarity", [](const Args& a) {
+    return Results{
+        CosineSimilarity(a.Tensor(0), a.Tensor(1), a.Dim(2, "dim", 1), a.Number(3, "eps", 1e-8))};
+  });
+  table.Add("nn.functional.normalize", [](const Args& a) {
+    return Results{
+        Normalize(a.Tensor(0), a.Number(1, "p", 2), a.Dim(2, "dim", 1), a.Number(3, "eps", 1e-12))};
+  });
+  table.Add("nn.functional.pairwise_distance", [](const Args& a) {
+    return Results{PairwiseDistance(a.Tensor(0), a.Tensor(1), a.Number(2, "p", 2),
+                                    a.Number(3, "eps", 1e-6), a.Flag(4, "keepdim", false))};
+  });
+  table.Add("nn.functional.softmin",
+            [](const Args& a) { return Results{Softmax(Neg(a.Tensor(0)), a.Dim(1, "dim"))}; });
   table.Add("log_softmax", AlongDimAs(LogSoftmax));
   table.Add("nn.functional.layer_norm", LayerNorms);
   table.Add("nn.functional.rms_norm", RmsNorms);

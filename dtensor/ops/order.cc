@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/dtensor/ops/order.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/constants.h"
+#include "shardmesh/dtensor/internal/rules.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh {
+
+using internal::FilledLike;
+using internal::ScalarLike;
+
+namespace {
+
+constexpr Op kCumSum{"cumsum"}, kCumProd{"cumprod"}, kCumProdBackward{"cumprod_backward"};
+constexpr Op kLogCumSumExp{"logcumsumexp"}, kCumMax{"cummax"}, kCumMin{"cummin"}, kSort{"sort"};
+
+int DimOf(const Op& op, const DTensor& x, int dim) {
+  internal::CheckUsable(op.name, x);
+  return NormalizeDim(dim, std::max(1, x.num_dims()), op.name);
+}
+
+DTensor ZerosLike(const DTensor& x) { return FilledLike(x, x.shape(), 0); }
+
+// `dim` whole, the others as they are; for `results` results of x's shape.
+OpRule LinesRule(const DTensor& x, int dim, int operands, int results,
+                 std::vector<uint32_t> linear = {}) {
+  Rule rule =
+      x.num_dims() == 0 ? internal::FactorsOf(x.shape()) : internal::FactorsOf(x.shape(), {dim});
+  const Rule::FactorOfDim dims = rule.inputs[0];
+  rule.inputs.assign(static_cast<size_t>(operands), dims);
+  rule.outputs.assign(static_cast<size_t>(results), dims);
+  rule.linear = std::move(linear);
+  return {std::move(rule), std::vector<Dims>(static_cast<size_t>(results), x.shape())};
+}
+
+// ---- scans --------------------------------------------------------------------------------------
+
+DTensor ScanOf(const Op& op, ScanOp kernel, const DTensor& x, int dim, bool reverse) {
+  OpCall call(op, {&x});
+  const bool is_linear = kernel == ScanOp::kSum;
+  call.Attribute(dim).Decide([&] {
+    return LinesRule(x, dim, 1, 1, is_linear ? std::vector<uint32_t>{1u} : std::vector<uint32_t>{});
+  });
+  return call.Result(ops::Scan(call.context(), kernel, call.local(0), dim, reverse));
+}
+
+// The sum of the elements from each one on.
+DTensor ReverseCumSum(const DTensor& x, int dim) {
+  return ScanOf(kCumSum, ScanOp::kSum, x, dim, /*reverse=*/true);
+}
+
+std::pair<DTensor, DTensor> ScanExtremumOf(const Op& op, ScanOp kernel, const DTensor& x,
+                                           int given) {
+  const int dim = DimOf(op, x, given);
+  OpCall call(op, {&x});
+  call.Attribute(dim).Decide([&] { return LinesRule(x, dim, 1, 2); });
+  auto [extremum, place] = ops::ScanExtremum(call.context(), kernel, call.local(0), dim);
+  DTensor y = call.Result(std::move(extremum), 0);
+  const DTensor index = call.Result(std::move(place), 1);
+  if (!IsFloating(y.dtype())) return {y, index};
+  call.Record({&y}, [&op, dim, si = Saved(index)](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, ScatterAdd(ZerosLike(grads[0]), dim, si.Get(op.name), grads[0]));
+  });
+  return {y, index};
+}
+
+}  // namespace
+
+DTensor CumSum(const DTensor& x, int given) {
+  const int dim = DimOf(kCumSum, x, given);
+  OpCall call(kCumSum, {&x});
+  call.Attribute(dim).Decide([&] { return LinesRule(x, dim, 1, 1, {1u}); });
+  DTensor y = call.Result(ops::Scan(call.context(), ScanOp::kSum, call.local(0), dim));
+  if (!IsFloating(y.dtype())) return y;
+  call.Record({&y}, [dim](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, ReverseCumSum(grads[0], dim));
+  });
+  return y;
+}
+
+namespace {
+
+DTensor CumProdGradient(const DTensor& grad, const DTensor& x, int dim) {
+  OpCall call(kCumProdBackward, {&grad, &x});
+  call.Attribute(dim).Decide([&] { return LinesRule(x, dim, 2, 1, {1u}); });
+  return call.Result(
+      ops::CumulativeProductBackward(call.context(), call.local(0), call.local(1), dim));
+}
+
+}  // namespace
+
+DTensor CumProd(const DTensor& x, int given) {
+  const int dim = DimOf(kCumProd, x, given);
+  OpCall call(kCumProd, {&x});
+  call.Attribute(dim).Decide([&] { return LinesRule(x, dim, 1, 1); });
+  DTensor y = call.Result(ops::Scan(call.context(), ScanOp::kProduct, call.local(0), dim));
+  if (!IsFloating(y.dtype()) || !call.Records()) return y;
+  call.Record({&y},
+              [dim, sx = Saved(call.input(0))](std::span<const DTensor> grads, Gradients& out) {
+                out.Set(0, CumProdGradient(grads[0], sx.Get(kCumProd.name), dim));
+              });
+  return y;
+}
+
+DTensor LogCumSumExp(const DTensor& x, int given) {
+  const int dim = DimOf(kLogCumSumExp, x, given);
+  OpCall call(kLogCumSumExp, {&x});
+  call.Attribute(dim).Decide([&] { return LinesRule(x, dim, 1, 1); });
+  DTensor y = call.Result(ops::Scan(call.context(), ScanOp::kLogSumExp, call.local(0), dim));
+  if (!call.Records()) return y;
+  call.Record({&y}, [dim, sx = Saved(call.input(0)), sy = Saved(y)](std::span<const DTensor> grads,
+                                                                    Gradients& out) {
+    // sum over i >= k of g_i exp(x_k - y_i), by sign and in logarithms, where nothing overflows.
+    const DTensor in = sx.Get(kLogCumSumExp.name), result = sy.Get(kLogCumSumExp.name);
+    const auto part = [&](const DTensor& grad) {
+      const DTensor logs = Sub(Log(Maximum(grad, 0.0)), result);
+      return Exp(Add(ScanOf(kLogCumSumExp, ScanOp::kLogSumExp, logs, dim, /*reverse=*/true), in));
+    };
+    out.Set(0, Sub(part(grads[0]), part(Neg(grads[0]))));
+  });
+  return y;
+}
+
+std::pair<DTensor, DTensor> CumMax(const DTensor& x, int dim) {
+  return ScanExtremumOf(kCumMax, ScanOp::kMax, x, dim);
+}
+std::pair<DTensor, DTensor> CumMin(const DTensor& x, int dim) {
+  return ScanExtremumOf(kCumMin, ScanOp::kMin, x, dim);
+}
+
+// ---- order --------------------------------------------------------------------------------------
+
+std::pair<DTensor, DTensor> Sort(const DTensor& x, int given, bool descending) {
+  const int dim = DimOf(kSort, x, given);
+  OpCall call(kSort, {&x});
+  call.Attribute(dim).Decide([&] { return LinesRule(x, dim, 1, 2); });
+  auto [values, places] = ops::Sort(call.context(), call.local(0), dim, descending);
+  DTensor y = call.Result(std::move(values), 0);
+  const DTensor index = call.Result(std::move(places), 1);
+  if (!IsFloating(y.dtype())) return {y, index};
+  call.Record({&y}, [dim, si = Saved(index)](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, Scatter(ZerosLike(grads[0]), dim, si.Get(kSort.name), grads[0]));
+  });
+  return {y, index};
+}
+
+DTensor ArgSort(const DTensor& x, int dim, bool descending) {
+  return Sort(x.Detach(), dim, descending).second;
+}
+
+std::pair<DTensor, DTensor> TopK(const DTensor& x, int64_t k, int dim, bool largest) {
+  internal::CheckUsable("topk", x);
+  if (x.num_dims() == 0) return Sort(x, dim, largest);
+  const int64_t extent = x.dim(NormalizeDim(dim, x.num_dims(), "topk"));
+  if (k < 0 || k > extent) {
+    ThrowInvalid("topk: expected k in [0, ", extent, "] along dim ", dim, " of ", x.ToString(),
+                 ", got ", k);
+  }
+  const auto [values, indices] = Sort(x, dim, largest);
+  return {Slice(values, dim, 0, k), Slice(indices, dim, 0, k)};
+}
+
+std::pair<DTensor, DTensor> KthValue(const DTensor& x, int64_t k, int dim, bool keepdim) {
+  internal::CheckUsable("kthvalue", x);
+  if (x.num_dims() == 0) return Sort(x, dim);
+  const int d = NormalizeDim(dim, x.num_dims(), "kthvalue");
+  if (k < 1 || k > x.dim(d)) {
+    ThrowInvalid("kthvalue: expected k in [1, ", x.dim(d), "] along dim ", dim, " of ",
+                 x.ToString(), ", got ", k);
+  }
+  const auto [values, indices] = Sort(x, d);
+  Dims shape = x.shape();
+  shape[d] = 1;
+  if (!keepdim) shape.erase(d);
+  return {Reshape(Slice(values, d, k - 1, 1), shape), Reshape(Slice(indices, d, k - 1, 1), shape)};
+}
+
+DTensor Median(const DTensor& x) {
+  internal::CheckUsable("median", x);
+  const int64_t count = x.shape().NumElements();
+  if (count == 0) ThrowInvalid("median: ", x.ToString(), " has no elements");
+  const DTensor flat = Reshape(x, {-1});
+  const DTensor middle = KthValue(flat, (count + 1) / 2, 0).first;
+  if (!IsFloating(x.dtype())) return middle;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  return Where(Any(IsNan(flat)), ScalarLike(x, nan), middle);
+}
+
+namespace {
+
+// The index (with keepdim) of the first extremum: where the dim is sharded, a maximum and a minimum
+// over the axis.
+DTensor FirstExtremum(bool is_max, const char* op, const DTensor& given, int dim) {
+  const DTensor x = given.dtype() == DType::kBool ? Cast(given, DType::kI32) : given.Detach();
+  if (x.dim(dim) == 0) ThrowInvalid(op, ": dim ", dim, " of ", x.ToString(), " is empty");
+  const DTensor extremum = is_max ? Max(x, {dim}, /*keepdim=*/true) : Min(x, {dim}, true);
+  DTensor hits = Compare(CompareOp::kEqual, x, extremum);
+  if (IsFloating(x.dtype())) hits = LogicalOr(hits, IsNan(x));  // Then the extremum is nan.
+  const DTensor positions = internal::PositionsOn(x, x.dim(dim), dim, x.num_dims());
+  const auto none = static_cast<double>(x.dim(dim));
+  return Min(Where(hits, positions, internal::ScalarOn(x, DType::kI64, none)), {dim},
+             /*keepdim=*/true);
+}
+
+DTensor WithoutDim(const DTensor& x, int dim, bool keepdim) {
+  if (keepdim) return x;
+  Dims shape = x.shape();
+  shape.erase(dim);
+  return Reshape(x, shape);
+}
+
+DTensor ArgExtremum(bool is_max, const DTensor& x, std::optional<int> dim, bool keepdim) {
+  const char* const op = is_max ? "argmax" : "argmin";
+  internal::CheckUsable(op, x);
+  if (!dim || x.num_dims() == 0) {
+    const DTensor index = FirstExtremum(is_max, op, Reshape(x, {-1}), 0);
+    Dims shape;
+    for (int d = 0; keepdim && d < x.num_dims(); ++d) shape.push_back(1);
+    return Reshape(index, shape);
+  }
+  const int d = NormalizeDim(*dim, x.num_dims(), op);
+  return WithoutDim(FirstExtremum(is_max, op, x, d), d, keepdim);
+}
+
+std::pair<DTensor, DTensor> ExtremumAlong(bool is_max, const DTensor& x, int dim, bool keepdim) {
+  const char* const op = is_max ? "max" : "min";
+  internal::CheckUsable(op, x);
+  if (x.num_dims() == 0) return {x, ArgExtremum(is_max, x, std::nullopt, keepdim)};
+  const int d = NormalizeDim(dim, x.num_dims(), op);
+  const DTensor index = FirstExtremum(is_max, op, x, d);
+  const DTensor others =
+      Compare(CompareOp::kNotEqual, internal::PositionsOn(x, x.dim(d), d, x.num_dims()), index);
+  DTensor value = Sum(MaskedFill(x, others, 0), {d}, keepdim);
+  if (value.dtype() != x.dtype()) value = Cast(value, x.dtype());
+  return {value, WithoutDim(index, d, keepdim)};
+}
+
+}  // namespace
+
+DTensor ArgMax(const DTensor& x, std::optional<int> dim, bool keepdim) {
+  return ArgExtremum(/*is_max=*/true, x, dim, keepdim);
+}
+DTensor ArgMin(const DTensor& x, std::optional<int> dim, bool keepdim) {
+  return ArgExtremum(/*is_max=*/false, x, dim, keepdim);
+}
+std::pair<DTensor, DTensor> MaxAlong(const DTensor& x, int dim, bool keepdim) {
+  return ExtremumAlong(/*is_max=*/true, x, dim, keepdim);
+}
+std::pair<DTensor, DTensor> MinAlong(const DTensor& x, int dim, bool keepdim) {
+  return ExtremumAlong(/*is_max=*/false, x, dim, keepdim);
+}
+
+}  // namespace shardmesh
