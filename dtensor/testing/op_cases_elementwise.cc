@@ -49,12 +49,12 @@ std::vector<NamedRow> Rows() {
       {ElementwiseOp::kSmoothL1Error, [](Operands o) { return SmoothL1Error(o[0], o[1], 0.5); }},
       {ElementwiseOp::kHuberError, [](Operands o) { return HuberError(o[0], o[1], 0.5); }},
       {ElementwiseOp::kHingeEmbeddingError,
-       [](Operands o) { return HingeEmbeddingError(o[0], Sign(o[1].Detach()), 1.5); }},
+       [](Operands o) { return HingeEmbeddingError(o[0], Cast(o[1], o[0].dtype()), 1.5); }},
       {ElementwiseOp::kKlDivError, [](Operands o) { return KlDivError(o[0], o[1]); }},
       {ElementwiseOp::kPoissonNllError,
        [](Operands o) { return PoissonNllError(o[0], o[1], true, true); }},
       {ElementwiseOp::kMarginRankingError,
-       [](Operands o) { return MarginRankingError(o[0], o[1], Sign(o[2].Detach()), 0.5); }},
+       [](Operands o) { return MarginRankingError(o[0], o[1], Cast(o[2], o[0].dtype()), 0.5); }},
       {ElementwiseOp::kGaussianNllError,
        [](Operands o) { return GaussianNllError(o[0], o[1], o[2], true); }},
   };
@@ -64,7 +64,8 @@ GlobalValue Draw(const ElementwiseRow& row, const Dims& shape, Random& random) {
   const bool is_positive = row.Has(elementwise::kPositive);
   if (row.Has(elementwise::kAboveOne)) return RandomGlobal(shape, random, 1.25, 4);
   if (row.Has(elementwise::kUnit))
-    return RandomGlobal(shape, random, is_positive || row.has_params ? 0.125 : -0.875, 0.875);
+    return RandomGlobal(shape, random,
+                        is_positive || row.has_params || row.arity > 1 ? 0.125 : -0.875, 0.875);
   if (is_positive) return RandomGlobal(shape, random, 0.25, 4);
   return RandomAwayFromZero(shape, random, 0.25, 2.5);
 }
@@ -73,6 +74,13 @@ GlobalValue Draw(const ElementwiseRow& row, const Dims& shape, Random& random) {
 GlobalValue ValueFor(const ElementwiseRow& row, const Dims& shape, Random& random) {
   GlobalValue value = Draw(row, shape, random);
   for (double& x : value.values) x = std::round(x * 64) / 64;
+  return value;
+}
+
+// Targets 1 and -1, to which no gradient goes.
+GlobalValue SignsFor(const Dims& shape, Random& random) {
+  GlobalValue value = RandomIntegers(shape, random, 0, 2);
+  for (double& x : value.values) x = 2 * x - 1;
   return value;
 }
 
@@ -89,7 +97,10 @@ std::vector<OpCase> ElementwiseCases(int arity) {
     const auto add = [&](const char* what, const std::vector<Dims>& of,
                          const std::function<GlobalValue(const Dims&)>& value) {
       OpCase op_case = {absl::StrCat(row.name, what), {}, named.apply};
-      for (int i = 0; i < arity; ++i) op_case.operands.push_back(value(of[i]));
+      for (int i = 0; i < arity; ++i) {
+        const bool is_sign = row.differentiable != 0 && ((row.differentiable >> i) & 1u) == 0;
+        op_case.operands.push_back(is_sign ? SignsFor(of[i], random) : value(of[i]));
+      }
       cases.push_back(std::move(op_case));
     };
     if (!row.Has(elementwise::kIntegers)) {
