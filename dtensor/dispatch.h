@@ -106,10 +106,11 @@ class OpCall {
   }
   /// The operand in the decided layout, outside the graph: what backward should save.
   DTensor input(int operand) const;
-  Box InputBox(int operand) const {
+  const Layout& input_layout(int operand) const {
     CheckOperand(operand);
-    return decision_->propagation.inputs[operand].LocalBox(mesh().coord());
+    return decision_->propagation.inputs[operand];
   }
+  Box InputBox(int operand) const { return input_layout(operand).LocalBox(mesh().coord()); }
   const Layout& output_layout(int result = 0) const {
     CheckResult(result);
     return decision_->propagation.outputs[result];

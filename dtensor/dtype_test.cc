@@ -89,6 +89,8 @@ TEST(DTypes, Lookups) { CheckAll(LookupCases()); }
 TEST(DTypes, Losses) { CheckAll(LossCases()); }
 TEST(DTypes, Attention) { CheckAll(AttentionCases()); }
 TEST(DTypes, ShapeOps) { CheckAll(ShapeCases()); }
+TEST(DTypes, Views) { CheckAll(ViewCases()); }
+TEST(DTypes, Rearrangements) { CheckAll(RearrangementCases()); }
 
 TEST(DTypes, AreNotMixed) {
   OnMesh({{"x", 2}}, [](const DeviceMesh& mesh) {

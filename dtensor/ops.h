@@ -21,6 +21,7 @@
 #include "shardmesh/dtensor/ops/losses.h"
 #include "shardmesh/dtensor/ops/order.h"
 #include "shardmesh/dtensor/ops/reductions.h"
+#include "shardmesh/dtensor/ops/shape.h"
 #include "shardmesh/tensor/kernel_table.h"
 
 namespace shardmesh {
@@ -193,6 +194,7 @@ DTensor Attention(const DTensor& q, const DTensor& k, const DTensor& v, bool cau
                   std::optional<double> scale = std::nullopt);
 
 // ---- shape (ops_shape.cc) -----------------------------------------------------------------------
+// More of them in ops/shape.h.
 // The result aliases x where no data moves; where data moves, in-place ops on it are refused.
 /// As many elements in row-major order; one extent may be -1.
 DTensor Reshape(const DTensor& x, const Dims& shape);

@@ -7,25 +7,19 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/rules.h"
+#include "shardmesh/dtensor/internal/view.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh {
 
 using internal::MemoryOrder;
+using internal::ViewResult;
 
 namespace {
 
 constexpr Op kReshape{"reshape"}, kTranspose{"transpose"}, kExpand{"expand"}, kSlice{"slice"};
 constexpr Op kSliceBackward{"slice_backward"}, kConcat{"concat"};
-
-// The view `local` of operand 0, in `order` if the operand stayed where it was. Whether it aliases
-// the operand, and may be written, is then the same on every rank.
-DTensor ViewResult(const OpCall& call, const DTensor& x, Tensor local, MemoryOrder order) {
-  const bool stayed = !call.IsMoved(0) && local.dtype() == x.local().dtype();
-  return call.View(std::move(local), stayed ? order : MemoryOrder::Unknown(),
-                   stayed && x.impl()->may_write);
-}
 
 // Both shapes are cut, from the left, into groups of dims with equal products. Within a group a
 // shard of the first dim survives where the number of shards divides both first dims: then the
@@ -124,6 +118,11 @@ DTensor Reshape(const DTensor& x, const Dims& given) {
 
 DTensor Transpose(const DTensor& x, int given0, int given1) {
   internal::CheckUsable(kTranspose.name, x);
+  if (x.num_dims() == 0) {  // Dim 0 of a number is itself.
+    NormalizeDim(given0, 1, kTranspose.name);
+    NormalizeDim(given1, 1, kTranspose.name);
+    return Permute(x, {});
+  }
   const int dim0 = NormalizeDim(given0, x.num_dims(), kTranspose.name);
   const int dim1 = NormalizeDim(given1, x.num_dims(), kTranspose.name);
   OpCall call(kTranspose, {&x});

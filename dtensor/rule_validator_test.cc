@@ -245,6 +245,8 @@ TEST(ShardingRules, MoreReductionsAreThoseOfOneRank) { ValidateAll(MoreReduction
 TEST(ShardingRules, MoreLossesAreThoseOfOneRank) { ValidateAll(MoreLossCases()); }
 TEST(ShardingRules, ScansAndOrderAreThoseOfOneRank) { ValidateAll(OrderCases()); }
 TEST(ShardingRules, IndexingIsThatOfOneRank) { ValidateAll(IndexingCases()); }
+TEST(ShardingRules, ViewsAreThoseOfOneRank) { ValidateAll(ViewCases()); }
+TEST(ShardingRules, RearrangementsAreThoseOfOneRank) { ValidateAll(RearrangementCases()); }
 
 }  // namespace
 }  // namespace shardmesh::testing

@@ -6,6 +6,7 @@
 #define SHARDMESH_DTENSOR_INTERNAL_MEMORY_ORDER_H_
 
 #include <cstdint>
+#include <span>
 
 #include "shardmesh/base/dims.h"
 
@@ -27,6 +28,17 @@ class MemoryOrder {
     const uint64_t difference = Position(dim0) ^ Position(dim1);
     return MemoryOrder(positions_ ^ (difference << (4 * dim0)) ^
                        (dim0 == dim1 ? 0 : difference << (4 * dim1)));
+  }
+
+  /// Of the tensor whose dim i is dim dims[i] of this one.
+  MemoryOrder Permuted(std::span<const int> dims) const {
+    MemoryOrder result = *this;
+    if (*this == Unknown()) return result;
+    for (size_t i = 0; i < dims.size(); ++i) {
+      result.positions_ &= ~(uint64_t{15} << (4 * i));
+      result.positions_ |= Position(dims[i]) << (4 * i);
+    }
+    return result;
   }
 
   friend constexpr bool operator==(const MemoryOrder&, const MemoryOrder&) = default;
