@@ -91,6 +91,7 @@ TEST(DTypes, Attention) { CheckAll(AttentionCases()); }
 TEST(DTypes, ShapeOps) { CheckAll(ShapeCases()); }
 TEST(DTypes, Views) { CheckAll(ViewCases()); }
 TEST(DTypes, Rearrangements) { CheckAll(RearrangementCases()); }
+TEST(DTypes, Contractions) { CheckAll(ContractionCases()); }
 
 TEST(DTypes, AreNotMixed) {
   OnMesh({{"x", 2}}, [](const DeviceMesh& mesh) {

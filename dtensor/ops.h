@@ -20,6 +20,7 @@
 #include "shardmesh/dtensor/ops/indexing.h"
 #include "shardmesh/dtensor/ops/losses.h"
 #include "shardmesh/dtensor/ops/order.h"
+#include "shardmesh/dtensor/ops/products.h"
 #include "shardmesh/dtensor/ops/reductions.h"
 #include "shardmesh/dtensor/ops/shape.h"
 #include "shardmesh/tensor/kernel_table.h"
@@ -142,8 +143,10 @@ DTensor Max(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = 
 DTensor Min(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 
 // ---- matrix products (ops_matmul.cc) ------------------------------------------------------------
+// Other products, and Einsum, are in ops/products.h.
 /// Where k is sharded the result is Partial.
-/// Shape: a [.., m, k], b [.., k, n] -> [.., m, n], where leading dims broadcast.
+/// Shape: a [.., m, k], b [.., k, n] -> [.., m, n], where leading dims broadcast. A vector is a row
+///        on the left and a column on the right, without the dim in the result.
 DTensor MatMul(const DTensor& a, const DTensor& b);
 /// x weight^T + bias, the bias added once also where k is sharded.
 /// Shape: x [.., k], weight [n, k] (as PyTorch stores it), bias [n] or none -> [.., n].

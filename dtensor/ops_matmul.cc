@@ -114,9 +114,18 @@ OpRule MatMulRule(const DTensor& a, const DTensor& b) {
   return {std::move(rule), {shape}};
 }
 
+// A vector is a row on the left and a column on the right, of which the other dim goes again.
+DTensor VectorMatMul(const DTensor& a, const DTensor& b) {
+  const bool is_row = a.num_dims() == 1, is_column = b.num_dims() == 1;
+  DTensor y = MatMul(is_row ? Unsqueeze(a, 0) : a, is_column ? Unsqueeze(b, 1) : b);
+  if (is_column) y = Squeeze(y, {-1});
+  return is_row ? Squeeze(y, {is_column ? -1 : -2}) : y;
+}
+
 }  // namespace
 
 DTensor MatMul(const DTensor& a, const DTensor& b) {
+  if ((a && a.num_dims() == 1) || (b && b.num_dims() == 1)) return VectorMatMul(a, b);
   if (internal::IsKept(kMatMul.name, a)) return internal::Kept(a, [&] { return MatMul(a, b); });
   OpCall call(kMatMul, {&a, &b});
   call.Decide([&] { return MatMulRule(a, b); });

@@ -247,6 +247,7 @@ TEST(ShardingRules, ScansAndOrderAreThoseOfOneRank) { ValidateAll(OrderCases());
 TEST(ShardingRules, IndexingIsThatOfOneRank) { ValidateAll(IndexingCases()); }
 TEST(ShardingRules, ViewsAreThoseOfOneRank) { ValidateAll(ViewCases()); }
 TEST(ShardingRules, RearrangementsAreThoseOfOneRank) { ValidateAll(RearrangementCases()); }
+TEST(ShardingRules, ContractionsAreThoseOfOneRank) { ValidateAll(ContractionCases()); }
 
 }  // namespace
 }  // namespace shardmesh::testing

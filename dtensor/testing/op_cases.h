@@ -40,6 +40,7 @@ std::vector<OpCase> MoreReductionCases();
 std::vector<OpCase> MoreLossCases();
 std::vector<OpCase> OrderCases();
 std::vector<OpCase> IndexingCases();
+std::vector<OpCase> ContractionCases();  ///< Einsum and ops/products.h (op_cases_products.cc).
 // ops/shape.h (op_cases_shape.cc).
 std::vector<OpCase> ViewCases();           ///< Views, parts, joining.
 std::vector<OpCase> RearrangementCases();  ///< Elements in other places, triangles, diagonals.

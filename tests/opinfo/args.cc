@@ -108,6 +108,10 @@ std::vector<int> Args::DimList(int position, const char* name) const {
   return std::vector<int>(ints.begin(), ints.end());
 }
 
+std::vector<std::vector<int>> Args::DimLists(int position, const char* name) const {
+  return At(position, name).get<std::vector<std::vector<int>>>();
+}
+
 Dims Args::Shape(int position, const char* name) const {
   return Dims(std::span<const int64_t>(Ints(position, name)));
 }

@@ -64,6 +64,8 @@ class Args {
   /// (the same on all ranks) counts as a list.
   std::vector<int64_t> Ints(int position, const char* name) const;
   std::vector<int> DimList(int position, const char* name) const;
+  /// A list of lists.
+  std::vector<std::vector<int>> DimLists(int position, const char* name) const;
   Dims Shape(int position, const char* name) const;
   /// float64 is real().
   DType Type(int position, const char* name, DType otherwise) const;
