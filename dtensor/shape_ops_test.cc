@@ -27,7 +27,7 @@ TEST(ShapeOps, LeaveAShardWhereTheDimIsNotTouched) {
     for (const DTensor& y :
          {Flip(x, {1}), Roll(x, {1}, {1}), Pad(x, {2, 1}), Repeat(x, {1, 2}), Tril(x, 1),
           Triu(x, -1), Unfold(x, 1, 2, 1), HStack(row), RepeatInterleave(x, 3, 0),
-          SliceScatter(x, x, 0), Unflatten(x, 0, {2, 3}), Flatten(Unsqueeze(x, 2), 0, 1)}) {
+          SliceScatter(x, x, 1), Unflatten(x, 0, {2, 3}), Flatten(Unsqueeze(x, 2), 0, 1)}) {
       EXPECT_TRUE(y.layout().placement(0).IsShard()) << y;
     }
     EXPECT_EQ(trace.Count(), 0) << trace.ToString();
@@ -71,7 +71,7 @@ TEST(ShapeOps, ViewsAliasWhereNothingMoves) {
       AddInPlace(y, y);
     }
     // Copies: what is written there would not reach x.
-    for (const DTensor& y : {Select(x, 0, 1), Diagonal(x, 0, 0, 1)}) {
+    for (const DTensor& y : {Select(x, 0, 1), Diagonal(x, 0, 0, 1), Unfold(x, 2, 2, 1)}) {
       EXPECT_NE(y.local().storage(), x.local().storage()) << y;
       EXPECT_NE(ErrorOf([&] { AddInPlace(y, y); }), "");
     }

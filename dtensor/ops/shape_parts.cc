@@ -23,13 +23,13 @@ bool IsSplit(const Layout& layout, int dim) {
                      [&](int axis) { return layout.mesh().size(axis) > 1; });
 }
 
-// Index `index` of a dim of which this rank holds a part; -0 where it does not have it, which
-// changes no bit in a sum.
+// A copy of index `index` of a dim of which this rank holds a part; -0 where it does not have it,
+// which changes no bit in a sum.
 Tensor OwnIndex(const OpCall& call, const DTensor& x, int dim, int64_t index) {
   const Box box = call.InputBox(0);
   const Tensor& local = call.local(0);
   if (index >= box.begin[dim] && index < box.end[dim])
-    return local.Narrow(dim, index - box.begin[dim], 1).Squeeze(dim);
+    return ops::Clone(call.context(), local.Narrow(dim, index - box.begin[dim], 1).Squeeze(dim));
   Dims shape = local.shape();
   shape.erase(dim);
   return ops::Full(call.context(), shape, local.dtype(), IsFloating(x.dtype()) ? -0.0 : 0.0);

@@ -161,6 +161,7 @@ DTensor Unfold(const DTensor& x, int given, int64_t size, int64_t step) {
   std::vector<IndexRun> runs;
   for (int64_t w = 0; w < windows && size > 0; ++w) runs.push_back({w * size, w * step, 1, size});
   const DTensor taken = TakeRuns(kUnfold, x, dim, runs, windows * size);
+  taken.impl()->may_write = false;  // PyTorch's aliases x.
   return MoveDim(Unflatten(taken, dim, {windows, size}), {dim + 1}, {-1});
 }
 

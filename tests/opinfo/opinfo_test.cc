@@ -364,6 +364,17 @@ void CheckAll(const MeshShape& mesh_shape, DType real) {
     EXPECT_TRUE(missing.count(name) > 0) << name << " is there; remove it from not_there.txt";
 }
 
+// Here a result of the other sign counts as equal, and its gradient follows.
+TEST(OpinfoGolden, ComparesWhatIsUnique) {
+  const OpEntry entry = {
+      [](const Args& args) { return Results{Mul(args.Tensor(0), 1.0)}; },
+      [](const Args&, Results& results, Results&) { results[0] = Mul(results[0], -1.0); }};
+  for (const OpinfoCase& sample : OpinfoCases()) {
+    if (sample.op != "neg") continue;
+    EXPECT_TRUE(Check(sample, entry, {{"x", 2}}, DType::kF64));
+  }
+}
+
 TEST(OpinfoGolden, HoldsOnOneRankInF64) { CheckAll({{"x", 1}}, DType::kF64); }
 TEST(OpinfoGolden, HoldsOnOneRankInF32) { CheckAll({{"x", 1}}, DType::kF32); }
 TEST(OpinfoGolden, HoldsOnTwoRanks) { CheckAll({{"x", 2}}, DType::kF64); }
