@@ -20,7 +20,7 @@
 namespace shardmesh {
 
 /// The sum over all labels that the result lacks, as NumPy's einsum: a letter per dim, "..." for
-/// dims that broadcast, a letter twice in one operand for its diagonal, extents of 1 that broadcast.
+/// dims that broadcast, a letter twice in one operand for its diagonal. Extents of 1 broadcast.
 /// Without "->" the result has the letters that appear once, in alphabetical order. Operands are
 /// multiplied from left to right.
 /// Errors: throws Error(kInvalidArgument) naming the equation and what does not fit.
