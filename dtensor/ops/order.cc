@@ -28,8 +28,6 @@ int DimOf(const Op& op, const DTensor& x, int dim) {
   return NormalizeDim(dim, std::max(1, x.num_dims()), op.name);
 }
 
-DTensor ZerosLike(const DTensor& x) { return FilledLike(x, x.shape(), 0); }
-
 // `dim` whole, the others as they are; for `results` results of x's shape.
 OpRule LinesRule(const DTensor& x, int dim, int operands, int results,
                  std::vector<uint32_t> linear = {}) {
@@ -68,7 +66,8 @@ std::pair<DTensor, DTensor> ScanExtremumOf(const Op& op, ScanOp kernel, const DT
   const DTensor index = call.Result(std::move(place), 1);
   if (!IsFloating(y.dtype())) return {y, index};
   call.Record({&y}, [&op, dim, si = Saved(index)](std::span<const DTensor> grads, Gradients& out) {
-    out.Set(0, ScatterAdd(ZerosLike(grads[0]), dim, si.Get(op.name), grads[0]));
+    out.Set(0,
+            ScatterAdd(FilledLike(grads[0], grads[0].shape(), 0), dim, si.Get(op.name), grads[0]));
   });
   return {y, index};
 }
@@ -148,7 +147,8 @@ std::pair<DTensor, DTensor> Sort(const DTensor& x, int given, bool descending) {
   const DTensor index = call.Result(std::move(places), 1);
   if (!IsFloating(y.dtype())) return {y, index};
   call.Record({&y}, [dim, si = Saved(index)](std::span<const DTensor> grads, Gradients& out) {
-    out.Set(0, Scatter(ZerosLike(grads[0]), dim, si.Get(kSort.name), grads[0]));
+    out.Set(0,
+            Scatter(FilledLike(grads[0], grads[0].shape(), 0), dim, si.Get(kSort.name), grads[0]));
   });
   return {y, index};
 }
