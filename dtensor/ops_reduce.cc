@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/rules.h"
@@ -12,9 +14,10 @@ constexpr Op kSum{"sum"}, kMax{"max"}, kMin{"min"};
 
 // Sorted, without repetition; all dims if none are given.
 std::vector<int> NormalizedDims(const char* op, const DTensor& x, const std::vector<int>& dims) {
-  std::vector<bool> reduced(x.num_dims(), dims.empty());
+  // A tensor without dims has one to reduce over all the same, of extent 1.
+  std::vector<bool> reduced(static_cast<size_t>(std::max(1, x.num_dims())), dims.empty());
   for (int dim : dims) {
-    const int d = NormalizeDim(dim, x.num_dims(), op);
+    const int d = NormalizeDim(dim, std::max(1, x.num_dims()), op);
     if (reduced[d]) ThrowInvalid(op, ": dim ", dim, " of ", x.ToString(), " is given twice");
     reduced[d] = true;
   }

@@ -37,8 +37,8 @@ namespace {
 
 void CheckIndexFits(const Op& op, const DTensor& x, int dim, const DTensor& index) {
   internal::CheckUsable(op.name, index);
-  if (index.dtype() != DType::kI64)
-    ThrowInvalid(op.name, ": expected an index of i64, got ", index.ToString());
+  if (index.dtype() != DType::kI64 && index.dtype() != DType::kI32)
+    ThrowInvalid(op.name, ": expected an index of i64 or i32, got ", index.ToString());
   bool fits = index.num_dims() == x.num_dims();
   for (int d = 0; fits && d < x.num_dims(); ++d) fits = d == dim || index.dim(d) <= x.dim(d);
   if (fits) return;
@@ -69,6 +69,7 @@ struct IndexFactors {
 DTensor Gather(const DTensor& x, int given, const DTensor& index) {
   const int dim = DimOf(kGather, x, given);
   CheckIndexFits(kGather, x, dim, index);
+  if (index.dtype() == DType::kI32) return Gather(x, given, Cast(index, DType::kI64));
   OpCall call(kGather, {&x, &index});
   call.Attribute(dim).Decide([&] {
     IndexFactors factors(x, dim, index, /*shards_index=*/true);
@@ -87,8 +88,19 @@ DTensor Gather(const DTensor& x, int given, const DTensor& index) {
   return y;
 }
 
-DTensor TakeAlongDim(const DTensor& x, const DTensor& index, int given) {
+namespace {
+
+// Negative indices count from the end.
+DTensor FromStart(const DTensor& index, int64_t extent) {
+  const DTensor from_end = Add(index, static_cast<double>(extent));
+  return Where(Compare(CompareOp::kLess, index, 0.0), from_end, index);
+}
+
+}  // namespace
+
+DTensor TakeAlongDim(const DTensor& x, const DTensor& ids, int given) {
   const int dim = DimOf(kGather, x, given);
+  const DTensor index = FromStart(ids, x.num_dims() == 0 ? 1 : x.dim(dim));
   if (index.num_dims() != x.num_dims()) {
     ThrowInvalid("take_along_dim: the index ", index.ToString(), " and ", x.ToString(),
                  " differ in their number of dims");
@@ -126,9 +138,7 @@ DTensor IndexSelect(const DTensor& x, int given, const DTensor& index) {
 
 DTensor Take(const DTensor& x, const DTensor& index) {
   const DTensor flat = Reshape(x, {-1}), ids = Reshape(index, {-1});
-  const DTensor from_end = Add(ids, static_cast<double>(flat.dim(0)));
-  const DTensor wrapped = Where(Compare(CompareOp::kLess, ids, 0.0), from_end, ids);
-  return Reshape(Gather(flat, 0, wrapped), index.shape());
+  return Reshape(Gather(flat, 0, FromStart(ids, flat.dim(0))), index.shape());
 }
 
 // ---- writing ------------------------------------------------------------------------------------
@@ -157,6 +167,8 @@ DTensor ScatterWith(ScatterOp kernel, const DTensor& x, int given, const DTensor
   const Op& op = OpOf(kernel);
   const int dim = DimOf(op, x, given);
   CheckIndexFits(op, x, dim, index);
+  if (index.dtype() == DType::kI32)
+    return ScatterWith(kernel, x, given, Cast(index, DType::kI64), source);
   internal::CheckUsable(op.name, source);
   if (!(source.shape() == index.shape())) {
     ThrowInvalid(op.name, ": the source ", source.ToString(), " and the index ", index.ToString(),

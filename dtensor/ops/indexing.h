@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading and writing at indices along one dim. Indices are those of the global tensor, i64. Where
+// Reading and writing at indices (i64 or i32) along one dim, those of the global tensor. Where
 // the dim itself is sharded it is gathered first; other dims stay sharded.
 //
 // Collective: all ranks of the mesh must call with the same global arguments.
@@ -20,7 +20,8 @@ namespace shardmesh {
 /// y[.., i, ..] = x[.., index[.., i, ..], ..]. Partial passes through.
 /// Shape: x and index of as many dims, index no larger than x but along `dim` -> index's.
 DTensor Gather(const DTensor& x, int dim, const DTensor& index);
-/// Gather, with x and index broadcast against each other in the other dims.
+/// Gather, with x and index broadcast against each other in the other dims; a negative index counts
+/// from the end.
 DTensor TakeAlongDim(const DTensor& x, const DTensor& index, int dim);
 /// Shape: x [.., n, ..], index [m] -> [.., m, ..].
 DTensor IndexSelect(const DTensor& x, int dim, const DTensor& index);

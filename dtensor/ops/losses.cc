@@ -74,7 +74,14 @@ DTensor PoissonNllLoss(const DTensor& x, const DTensor& target, bool log_input, 
 
 DTensor GaussianNllLoss(const DTensor& x, const DTensor& target, const DTensor& variance, bool full,
                         double eps, LossReduction reduction) {
-  return Reduced(GaussianNllError(x, target, variance, full, eps), reduction);
+  Dims rows = x.shape(), by_row = x.shape();
+  if (!rows.empty()) {
+    rows[rows.size() - 1] = 1;
+    by_row.erase(by_row.size() - 1);
+  }
+  const bool is_by_row = !rows.empty() && variance.shape() == by_row;
+  const DTensor spread = is_by_row ? Reshape(variance, rows) : variance;
+  return Reduced(GaussianNllError(x, target, spread, full, eps), reduction);
 }
 
 DTensor MarginRankingLoss(const DTensor& a, const DTensor& b, const DTensor& target, double margin,

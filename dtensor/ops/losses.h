@@ -49,7 +49,8 @@ DTensor KlDivLoss(const DTensor& x, const DTensor& target, bool log_target = fal
 DTensor PoissonNllLoss(const DTensor& x, const DTensor& target, bool log_input = true,
                        bool full = false, double eps = 1e-8,
                        LossReduction reduction = LossReduction::kMean);
-/// Of means x, values `target` and variances no less than eps.
+/// Of means x, values `target` and variances no less than eps, of x's shape, or that without the
+/// last dim.
 DTensor GaussianNllLoss(const DTensor& x, const DTensor& target, const DTensor& variance,
                         bool full = false, double eps = 1e-6,
                         LossReduction reduction = LossReduction::kMean);

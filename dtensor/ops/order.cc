@@ -118,13 +118,16 @@ DTensor LogCumSumExp(const DTensor& x, int given) {
   if (!call.Records()) return y;
   call.Record({&y}, [dim, sx = Saved(call.input(0)), sy = Saved(y)](std::span<const DTensor> grads,
                                                                     Gradients& out) {
-    // sum over i >= k of g_i exp(x_k - y_i), by sign and in logarithms, where nothing overflows.
-    const DTensor in = sx.Get(kLogCumSumExp.name), result = sy.Get(kLogCumSumExp.name);
+    // sum over i >= k of g_i exp(x_k - y_i), by sign and in logarithms, where nothing overflows; in
+    // f64, as rounding a logarithm is an error of its size.
+    const auto wide = [](const DTensor& t) { return Cast(t, DType::kF64); };
+    const DTensor in = wide(sx.Get(kLogCumSumExp.name)), result = wide(sy.Get(kLogCumSumExp.name));
     const auto part = [&](const DTensor& grad) {
       const DTensor logs = Sub(Log(Maximum(grad, 0.0)), result);
       return Exp(Add(ScanOf(kLogCumSumExp, ScanOp::kLogSumExp, logs, dim, /*reverse=*/true), in));
     };
-    out.Set(0, Sub(part(grads[0]), part(Neg(grads[0]))));
+    const DTensor grad = wide(grads[0]);
+    out.Set(0, Cast(Sub(part(grad), part(Neg(grad))), grads[0].dtype()));
   });
   return y;
 }

@@ -18,9 +18,10 @@ namespace {
 constexpr Op kProd{"prod"};
 
 std::vector<bool> AreReduced(const char* op, const DTensor& x, const std::vector<int>& dims) {
-  std::vector<bool> reduced(static_cast<size_t>(x.num_dims()), dims.empty());
+  const int rank = std::max(1, x.num_dims());  // Without dims: one of extent 1.
+  std::vector<bool> reduced(static_cast<size_t>(rank), dims.empty());
   for (int dim : dims) {
-    const auto d = static_cast<size_t>(NormalizeDim(dim, x.num_dims(), op));
+    const auto d = static_cast<size_t>(NormalizeDim(dim, rank, op));
     if (reduced[d]) ThrowInvalid(op, ": dim ", dim, " of ", x.ToString(), " is given twice");
     reduced[d] = true;
   }
