@@ -116,19 +116,21 @@ DTensor LogCumSumExp(const DTensor& x, int given) {
   call.Attribute(dim).Decide([&] { return LinesRule(x, dim, 1, 1); });
   DTensor y = call.Result(ops::Scan(call.context(), ScanOp::kLogSumExp, call.local(0), dim));
   if (!call.Records()) return y;
-  call.Record({&y}, [dim, sx = Saved(call.input(0)), sy = Saved(y)](std::span<const DTensor> grads,
-                                                                    Gradients& out) {
-    // sum over i >= k of g_i exp(x_k - y_i), by sign and in logarithms, where nothing overflows; in
-    // f64, as rounding a logarithm is an error of its size.
-    const auto wide = [](const DTensor& t) { return Cast(t, DType::kF64); };
-    const DTensor in = wide(sx.Get(kLogCumSumExp.name)), result = wide(sy.Get(kLogCumSumExp.name));
-    const auto part = [&](const DTensor& grad) {
-      const DTensor logs = Sub(Log(Maximum(grad, 0.0)), result);
-      return Exp(Add(ScanOf(kLogCumSumExp, ScanOp::kLogSumExp, logs, dim, /*reverse=*/true), in));
-    };
-    const DTensor grad = wide(grads[0]);
-    out.Set(0, Cast(Sub(part(grad), part(Neg(grad))), grads[0].dtype()));
-  });
+  call.Record({&y},
+              [dim, sx = Saved(call.input(0))](std::span<const DTensor> grads, Gradients& out) {
+                // sum over i >= k of g_i exp(x_k - y_i), by sign and in logarithms, where nothing overflows; in
+                // f64, as rounding a logarithm is an error of its size.
+                const auto scan = [&](const DTensor& t, bool reverse) {
+                  return ScanOf(kLogCumSumExp, ScanOp::kLogSumExp, t, dim, reverse);
+                };
+                const DTensor in = Cast(sx.Get(kLogCumSumExp.name), DType::kF64);
+                const DTensor result = scan(in, /*reverse=*/false);
+                const auto part = [&](const DTensor& grad) {
+                  return Exp(Add(scan(Sub(Log(Maximum(grad, 0.0)), result), /*reverse=*/true), in));
+                };
+                const DTensor grad = Cast(grads[0], DType::kF64);
+                out.Set(0, Cast(Sub(part(grad), part(Neg(grad))), grads[0].dtype()));
+              });
   return y;
 }
 

@@ -13,6 +13,7 @@
 #include <deque>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -70,7 +71,10 @@ std::set<std::string> NotThere() {
 
 double ToleranceOf(const std::string& op, DType dtype, DType real) {
   if (dtype != real) return 0;
-  static const std::set<std::string> ill_conditioned = {"erfinv", "digamma", "lgamma"};
+  // PyTorch adds 1 to an erf of nearly -1 for ndtr, and its sixth in hardsigmoid is a float.
+  static const std::set<std::string> ill_conditioned = {"erfinv", "digamma", "lgamma",
+                                                        "special.ndtr"};
+  if (op == "nn.functional.hardsigmoid") return real == DType::kF64 ? 1e-7 : 1e-5;
   const bool is_wide = absl::StartsWith(op, "linalg.") || ill_conditioned.count(op) > 0;
   if (real == DType::kF64) return is_wide ? 1e-9 : 1e-11;
   return is_wide ? 1e-4 : 1e-5;
@@ -80,7 +84,8 @@ double ToleranceOf(const std::string& op, DType dtype, DType real) {
 // large as the upstream gradients, are what its error is relative to.
 bool HasCancellingGradients(const std::string& id) {
   static const std::set<std::string> ids = {
-      "nn.functional.layer_norm/2", "nn.functional.layer_norm/3", "nn.functional.rms_norm/2"};
+      "nn.functional.layer_norm/2", "nn.functional.layer_norm/3", "nn.functional.rms_norm/2",
+      "nn.functional.normalize/2", "nn.functional.cosine_similarity/3"};
   return ids.count(id) > 0;
 }
 
@@ -289,6 +294,10 @@ std::string Difference(const OpinfoCase& sample, const std::string& name, const 
     if (std::all_of(expected.values.begin(), expected.values.end(), is_zero)) return "";
     return absl::StrCat(name, " did not come");
   }
+  // A product of many numbers is less than f32 has.
+  if (real == DType::kF32 && LargestOf(expected) < std::numeric_limits<float>::min() &&
+      LargestOf(pieces.Value()) < std::numeric_limits<float>::min())
+    return "";
   const double tolerance = ToleranceOf(sample.op, expected.dtype, real);
   if (HasCancellingGradients(sample.id) && absl::StartsWith(name, "grad_")) {
     const double scale = LargestOf(sample.tensors.at("grad_out0"));
