@@ -2,7 +2,6 @@
 #include "shardmesh/models/gpt2/gpt2.h"
 
 #include <cmath>
-#include <numbers>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/ops.h"
@@ -24,12 +23,6 @@ nn::Init WeightInit(const Gpt2Config& config) {
 nn::Init ResidualInit(const Gpt2Config& config) {
   const double summands = 2.0 * static_cast<double>(config.n_layer);
   return nn::Init::Normal(0, config.initializer_range / std::sqrt(summands));
-}
-
-/// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), Hugging Face's "gelu_new".
-DTensor GeluTanh(const DTensor& x) {
-  const double scale = std::sqrt(2 * std::numbers::inv_pi);
-  return x * 0.5 * (Tanh((x + Square(x) * x * 0.044715) * scale) + 1.0);
 }
 
 }  // namespace
