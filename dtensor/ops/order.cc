@@ -118,8 +118,8 @@ DTensor LogCumSumExp(const DTensor& x, int given) {
   if (!call.Records()) return y;
   call.Record({&y},
               [dim, sx = Saved(call.input(0))](std::span<const DTensor> grads, Gradients& out) {
-                // sum over i >= k of g_i exp(x_k - y_i), by sign and in logarithms, where nothing overflows; in
-                // f64, as rounding a logarithm is an error of its size.
+                // sum over i >= k of g_i exp(x_k - y_i), by sign and in logarithms, where nothing
+                // overflows; in f64, as rounding a logarithm is an error of its size.
                 const auto scan = [&](const DTensor& t, bool reverse) {
                   return ScanOf(kLogCumSumExp, ScanOp::kLogSumExp, t, dim, reverse);
                 };
