@@ -43,7 +43,7 @@ void AppendSlabs(const PartToRead& part, std::vector<PartToRead>& slabs) {
       slab.at.begin[d] += box.begin[d] - part.box.begin[d];
       slab.at.end[d] = slab.at.begin[d] + (box.end[d] - box.begin[d]);
     }
-    slabs.push_back(std::move(slab));
+    slabs.push_back(slab);
   }
 }
 
@@ -102,7 +102,7 @@ absl::Status ReadParts(PieceFiles& files, const std::vector<PartToRead>& parts,
                         bytes + BytesOf(slabs[i]) > kBatchBytes;
     if (is_new && !sorted.empty()) ends.push_back(sorted.size());
     bytes = (is_new ? 0 : bytes) + BytesOf(slabs[i]);
-    sorted.push_back(std::move(slabs[i]));
+    sorted.push_back(slabs[i]);
   }
   ends.push_back(sorted.size());
   if (sorted.empty()) return absl::OkStatus();
