@@ -11,6 +11,7 @@
 #include "shardmesh/dtensor/internal/constants.h"
 #include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
+#include "shardmesh/dtensor/runtime.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh {
@@ -266,6 +267,11 @@ DTensor ScatterReduce(const DTensor& x, int given, const DTensor& index, const D
   const int dim = DimOf(kScatter, x, given);
   if (!IsFloating(x.dtype()))
     ThrowInvalid("scatter_reduce: expected a floating-point dtype, got ", x.ToString());
+  if (IsSmall(x.dtype()) && source && source.dtype() == x.dtype()) {  // Counts, too.
+    return Cast(ScatterReduce(Cast(x, DType::kF32), dim, index, Cast(source, DType::kF32),
+                              reduction, include_self),
+                x.dtype());
+  }
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   double identity = 0;
   if (reduction == ScatterReduction::kProduct) identity = 1;

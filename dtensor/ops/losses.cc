@@ -1,14 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/dtensor/ops/losses.h"
 
-#include "shardmesh/base/error.h"
+#include <utility>
+#include <vector>
+
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/constants.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/ops/reductions.h"
+#include "shardmesh/dtensor/runtime.h"
 
 namespace shardmesh {
 namespace {
+
+// Tensors that may be missing.
+using Operands = std::vector<DTensor>;
+
+// What `fn` makes of the operands; if all are of one small dtype, in f32 and rounded once: a square
+// of an f16 overflows from 256 on, and a mean of bf16 values has their digits alone.
+template <typename F>
+DTensor InF32IfSmall(const char* op, Operands operands, const F& fn) {
+  internal::CheckUsable(op, operands[0]);
+  const DType dtype = operands[0].dtype();
+  bool is_small = IsSmall(dtype);
+  for (const DTensor& operand : operands) is_small &= !operand || operand.dtype() == dtype;
+  if (!is_small) return fn(operands);
+  for (DTensor& operand : operands) {
+    if (operand) operand = Cast(operand, DType::kF32);
+  }
+  return Cast(fn(operands), dtype);
+}
 
 DTensor Reduced(const DTensor& error, LossReduction reduction) {
   switch (reduction) {
@@ -22,6 +43,13 @@ DTensor Reduced(const DTensor& error, LossReduction reduction) {
   return error;
 }
 
+// `error` of the operands, reduced.
+template <typename F>
+DTensor LossOf(const char* op, LossReduction reduction, Operands operands, const F& error) {
+  return InF32IfSmall(op, std::move(operands),
+                      [&](const Operands& o) { return Reduced(error(o), reduction); });
+}
+
 DTensor Weighted(const DTensor& error, const DTensor& weight) {
   return weight ? Mul(error, weight) : error;
 }
@@ -29,51 +57,66 @@ DTensor Weighted(const DTensor& error, const DTensor& weight) {
 }  // namespace
 
 DTensor L1Loss(const DTensor& x, const DTensor& target, LossReduction reduction) {
-  return Reduced(AbsoluteError(x, target), reduction);
+  return LossOf("l1_loss", reduction, {x, target},
+                [&](const Operands& o) { return AbsoluteError(o[0], o[1]); });
 }
 
 DTensor SmoothL1Loss(const DTensor& x, const DTensor& target, double beta,
                      LossReduction reduction) {
-  return Reduced(SmoothL1Error(x, target, beta), reduction);
+  return LossOf("smooth_l1_loss", reduction, {x, target},
+                [&](const Operands& o) { return SmoothL1Error(o[0], o[1], beta); });
 }
 
 DTensor HuberLoss(const DTensor& x, const DTensor& target, double delta, LossReduction reduction) {
-  return Reduced(HuberError(x, target, delta), reduction);
+  return LossOf("huber_loss", reduction, {x, target},
+                [&](const Operands& o) { return HuberError(o[0], o[1], delta); });
 }
 
 DTensor BinaryCrossEntropy(const DTensor& x, const DTensor& target, const DTensor& weight,
                            LossReduction reduction) {
-  return Reduced(Weighted(BinaryCrossEntropyError(x, target), weight), reduction);
+  return LossOf("binary_cross_entropy", reduction, {x, target, weight}, [&](const Operands& o) {
+    return Weighted(BinaryCrossEntropyError(o[0], o[1]), o[2]);
+  });
 }
 
 DTensor BinaryCrossEntropyWithLogits(const DTensor& x, const DTensor& target, const DTensor& weight,
                                      const DTensor& positive_weight, LossReduction reduction) {
-  internal::CheckUsable("binary_cross_entropy_with_logits", x);
-  const DTensor one = positive_weight ? positive_weight : internal::ScalarLike(x, 1);
-  return Reduced(Weighted(BinaryCrossEntropyWithLogitsError(x, target, one), weight), reduction);
+  const auto error = [](const Operands& o) {
+    const DTensor positive = o[3] ? o[3] : internal::ScalarLike(o[0], 1);
+    return Weighted(BinaryCrossEntropyWithLogitsError(o[0], o[1], positive), o[2]);
+  };
+  return LossOf("binary_cross_entropy_with_logits", reduction, {x, target, weight, positive_weight},
+                error);
 }
 
 DTensor SoftMarginLoss(const DTensor& x, const DTensor& target, LossReduction reduction) {
-  return Reduced(SoftMarginError(x, target), reduction);
+  return LossOf("soft_margin_loss", reduction, {x, target},
+                [&](const Operands& o) { return SoftMarginError(o[0], o[1]); });
 }
 
 DTensor HingeEmbeddingLoss(const DTensor& x, const DTensor& target, double margin,
                            LossReduction reduction) {
-  return Reduced(HingeEmbeddingError(x, target, margin), reduction);
+  return LossOf("hinge_embedding_loss", reduction, {x, target},
+                [&](const Operands& o) { return HingeEmbeddingError(o[0], o[1], margin); });
 }
 
 DTensor KlDivLoss(const DTensor& x, const DTensor& target, bool log_target,
                   LossReduction reduction) {
-  return Reduced(KlDivError(x, target, log_target), reduction);
+  return LossOf("kl_div_loss", reduction, {x, target},
+                [&](const Operands& o) { return KlDivError(o[0], o[1], log_target); });
 }
 
 DTensor PoissonNllLoss(const DTensor& x, const DTensor& target, bool log_input, bool full,
                        double eps, LossReduction reduction) {
-  return Reduced(PoissonNllError(x, target, log_input, full, eps), reduction);
+  return LossOf("poisson_nll_loss", reduction, {x, target}, [&](const Operands& o) {
+    return PoissonNllError(o[0], o[1], log_input, full, eps);
+  });
 }
 
 DTensor GaussianNllLoss(const DTensor& x, const DTensor& target, const DTensor& variance, bool full,
                         double eps, LossReduction reduction) {
+  internal::CheckUsable("gaussian_nll_loss", x);
+  internal::CheckUsable("gaussian_nll_loss", variance);
   Dims rows = x.shape(), by_row = x.shape();
   if (!rows.empty()) {
     rows[rows.size() - 1] = 1;
@@ -81,47 +124,58 @@ DTensor GaussianNllLoss(const DTensor& x, const DTensor& target, const DTensor& 
   }
   const bool is_by_row = !rows.empty() && variance.shape() == by_row;
   const DTensor spread = is_by_row ? Reshape(variance, rows) : variance;
-  return Reduced(GaussianNllError(x, target, spread, full, eps), reduction);
+  return LossOf("gaussian_nll_loss", reduction, {x, target, spread},
+                [&](const Operands& o) { return GaussianNllError(o[0], o[1], o[2], full, eps); });
 }
 
 DTensor MarginRankingLoss(const DTensor& a, const DTensor& b, const DTensor& target, double margin,
                           LossReduction reduction) {
-  return Reduced(MarginRankingError(a, b, target, margin), reduction);
+  return LossOf("margin_ranking_loss", reduction, {a, b, target},
+                [&](const Operands& o) { return MarginRankingError(o[0], o[1], o[2], margin); });
 }
 
 DTensor CosineEmbeddingLoss(const DTensor& a, const DTensor& b, const DTensor& target,
                             double margin, LossReduction reduction) {
-  const DTensor cosine = CosineSimilarity(a, b, /*dim=*/-1);
-  const DTensor alike = Add(Neg(cosine), 1.0), apart = Maximum(Sub(cosine, margin), 0.0);
-  const DTensor zero = Mul(cosine.Detach(), 0.0);
-  const DTensor loss = Add(Where(Compare(CompareOp::kEqual, target, 1.0), alike, zero),
-                           Where(Compare(CompareOp::kEqual, target, -1.0), apart, zero));
-  return Reduced(loss, reduction);
+  const auto error = [&](const Operands& o) {
+    const DTensor cosine = CosineSimilarity(o[0], o[1], /*dim=*/-1);
+    const DTensor alike = Add(Neg(cosine), 1.0), apart = Maximum(Sub(cosine, margin), 0.0);
+    const DTensor zero = internal::ScalarLike(cosine, 0);
+    return Add(Where(Compare(CompareOp::kEqual, o[2], 1.0), alike, zero),
+               Where(Compare(CompareOp::kEqual, o[2], -1.0), apart, zero));
+  };
+  return LossOf("cosine_embedding_loss", reduction, {a, b, target}, error);
 }
 
 DTensor TripletMarginLoss(const DTensor& anchor, const DTensor& positive, const DTensor& negative,
                           double margin, double order, double eps, bool swap,
                           LossReduction reduction) {
-  const DTensor near = PairwiseDistance(anchor, positive, order, eps);
-  DTensor far = PairwiseDistance(anchor, negative, order, eps);
-  if (swap) far = Minimum(far, PairwiseDistance(positive, negative, order, eps));
-  return Reduced(Maximum(Add(Sub(near, far), margin), 0.0), reduction);
+  const auto error = [&](const Operands& o) {
+    const DTensor near = PairwiseDistance(o[0], o[1], order, eps);
+    DTensor far = PairwiseDistance(o[0], o[2], order, eps);
+    if (swap) far = Minimum(far, PairwiseDistance(o[1], o[2], order, eps));
+    return Maximum(Add(Sub(near, far), margin), 0.0);
+  };
+  return LossOf("triplet_margin_loss", reduction, {anchor, positive, negative}, error);
 }
 
 DTensor CosineSimilarity(const DTensor& a, const DTensor& b, int dim, double eps) {
-  const auto length = [&](const DTensor& x) {
-    return Maximum(VectorNorm(x, 2, {dim}, /*keepdim=*/true), eps);
-  };
-  return Sum(Mul(Div(a, length(a)), Div(b, length(b))), {dim});
+  return InF32IfSmall("cosine_similarity", {a, b}, [&](const Operands& o) {
+    const auto direction = [&](const DTensor& x) { return Normalize(x, 2, dim, eps); };
+    return Sum(Mul(direction(o[0]), direction(o[1])), {dim});
+  });
 }
 
 DTensor PairwiseDistance(const DTensor& a, const DTensor& b, double order, double eps,
                          bool keepdim) {
-  return VectorNorm(Add(Sub(a, b), eps), order, {-1}, keepdim);
+  return InF32IfSmall("pairwise_distance", {a, b}, [&](const Operands& o) {
+    return VectorNorm(Add(Sub(o[0], o[1]), eps), order, {-1}, keepdim);
+  });
 }
 
 DTensor Normalize(const DTensor& x, double order, int dim, double eps) {
-  return Div(x, Maximum(VectorNorm(x, order, {dim}, /*keepdim=*/true), eps));
+  return InF32IfSmall("normalize", {x}, [&](const Operands& o) {
+    return Div(o[0], Maximum(VectorNorm(o[0], order, {dim}, /*keepdim=*/true), eps));
+  });
 }
 
 }  // namespace shardmesh

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Losses and distances that are made of elementwise rows and reductions. x and target broadcast; a
-// mean divides by the global count. CrossEntropy and MseLoss are in dtensor/ops.h.
+// mean divides by the global count. Operands of bf16 and f16 are computed with in f32, and the
+// result is rounded once. CrossEntropy and MseLoss are in dtensor/ops.h.
 //
 // Collective: all ranks of the mesh must call with the same global arguments.
 // Errors: throws Error(kInvalidArgument) naming the op, shapes and dtypes; alike on all ranks.

@@ -10,6 +10,7 @@
 #include "shardmesh/dtensor/internal/constants.h"
 #include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
+#include "shardmesh/dtensor/runtime.h"
 #include "shardmesh/tensor/ops.h"
 
 namespace shardmesh {
@@ -104,6 +105,7 @@ DTensor ProdKept(const DTensor& x, const std::vector<int>& dims) {
 DTensor Prod(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
   internal::CheckUsable(kProd.name, x);
   if (x.dtype() == DType::kBool) return Prod(Cast(x, DType::kI64), dims, keepdim);
+  if (IsSmall(x.dtype())) return Cast(Prod(Cast(x, DType::kF32), dims, keepdim), x.dtype());
   return WithoutKept(kProd.name, ProdKept(x, dims), dims, keepdim);
 }
 
@@ -112,6 +114,10 @@ DTensor Prod(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
 std::pair<DTensor, DTensor> VarMean(const DTensor& x, const std::vector<int>& dims,
                                     double correction, bool keepdim) {
   CheckFloating("var", x);
+  if (IsSmall(x.dtype())) {
+    const auto [var, mean] = VarMean(Cast(x, DType::kF32), dims, correction, keepdim);
+    return {Cast(var, x.dtype()), Cast(mean, x.dtype())};
+  }
   const auto count = static_cast<double>(CountOf("var", x, dims));
   const DTensor mean = Mean(x, dims, /*keepdim=*/true);
   const DTensor squares = Sum(Square(Sub(x, mean)), dims, keepdim);
@@ -120,7 +126,12 @@ std::pair<DTensor, DTensor> VarMean(const DTensor& x, const std::vector<int>& di
 
 std::pair<DTensor, DTensor> StdMean(const DTensor& x, const std::vector<int>& dims,
                                     double correction, bool keepdim) {
-  auto [var, mean] = VarMean(x, dims, correction, keepdim);
+  internal::CheckUsable("std", x);
+  if (IsSmall(x.dtype())) {
+    const auto [std, mean] = StdMean(Cast(x, DType::kF32), dims, correction, keepdim);
+    return {Cast(std, x.dtype()), Cast(mean, x.dtype())};
+  }
+  const auto [var, mean] = VarMean(x, dims, correction, keepdim);
   return {Sqrt(var), mean};
 }
 
@@ -129,15 +140,17 @@ DTensor Var(const DTensor& x, const std::vector<int>& dims, double correction, b
 }
 
 DTensor Std(const DTensor& x, const std::vector<int>& dims, double correction, bool keepdim) {
-  return Sqrt(Var(x, dims, correction, keepdim));
+  return StdMean(x, dims, correction, keepdim).first;
 }
 
 DTensor NanSum(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
+  internal::CheckUsable("nansum", x);
   return Sum(IsFloating(x.dtype()) ? ZeroWhere(IsNan(x), x) : x, dims, keepdim);
 }
 
 DTensor NanMean(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
   CheckFloating("nanmean", x);
+  if (IsSmall(x.dtype())) return Cast(NanMean(Cast(x, DType::kF32), dims, keepdim), x.dtype());
   const DTensor count = Sum(LogicalNot(IsNan(x)), dims, keepdim);
   return Div(NanSum(x, dims, keepdim), Cast(count, x.dtype()));
 }
@@ -146,6 +159,7 @@ DTensor NanMean(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
 
 DTensor LogSumExp(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
   CheckFloating("logsumexp", x);
+  if (IsSmall(x.dtype())) return Cast(LogSumExp(Cast(x, DType::kF32), dims, keepdim), x.dtype());
   if (CountOf("logsumexp", x, dims) == 0) return Log(Sum(Exp(x), dims, keepdim));
   // A maximum that is not finite would make nan of inf - inf.
   const DTensor max = Max(x.Detach(), dims, /*keepdim=*/true);
@@ -156,11 +170,13 @@ DTensor LogSumExp(const DTensor& x, const std::vector<int>& dims, bool keepdim) 
 
 DTensor VectorNorm(const DTensor& x, double order, const std::vector<int>& dims, bool keepdim) {
   CheckFloating("vector_norm", x);
+  if (IsSmall(x.dtype()))
+    return Cast(VectorNorm(Cast(x, DType::kF32), order, dims, keepdim), x.dtype());
   if (std::isinf(order)) {
     if (order > 0 && CountOf("vector_norm", x, dims) == 0) return Sum(x, dims, keepdim);
     return order > 0 ? Max(Abs(x), dims, keepdim) : Min(Abs(x), dims, keepdim);
   }
-  if (order == 0) {
+  if (order == 0) {  // The inner choice makes it differentiable, with a gradient of 0.
     const DTensor is_zero = Compare(CompareOp::kEqual, x, 0.0);
     return Sum(
         Where(is_zero, internal::ScalarLike(x, 0), Where(is_zero, x, internal::ScalarLike(x, 1))),
@@ -177,6 +193,10 @@ DTensor VectorNorm(const DTensor& x, double order, const std::vector<int>& dims,
 }
 
 DTensor Dist(const DTensor& a, const DTensor& b, double order) {
+  internal::CheckUsable("dist", a);
+  internal::CheckUsable("dist", b);
+  if (IsSmall(a.dtype()) && a.dtype() == b.dtype())
+    return Cast(Dist(Cast(a, DType::kF32), Cast(b, DType::kF32), order), a.dtype());
   return VectorNorm(Sub(a, b), order);
 }
 

@@ -2,7 +2,8 @@
 //
 // Reductions that are made of others. As Sum of dtensor/ops.h: over `dims` (-1 is the last), or all
 // if empty; `keepdim` leaves extents of 1. What a sharded dim needs is the collectives of their
-// sums and maxima, never the tensor itself.
+// sums and maxima, never the tensor itself. What is in between is f32 for bf16 and f16, and the
+// result is rounded once.
 //
 // Collective: all ranks of the mesh must call with the same global arguments.
 // Errors: throws Error(kInvalidArgument) naming the op, shapes and dtypes; alike on all ranks.
