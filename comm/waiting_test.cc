@@ -290,12 +290,15 @@ TEST(OkError, FailsTheWorldWithItsText) {
 
 // ---- Ranks that never come back --------------------------------------------------------------
 
-// Rank 1 fails; rank 2 looks at no collective until `is_stuck` is false.
+// Rank 1 fails once rank 2 has begun to look at no collective until `is_stuck` is false.
 absl::Status RunWithAStuckRank(const std::atomic<bool>& is_stuck, StuckRanks stuck_ranks) {
+  std::atomic<bool> has_begun = false;
   return RunRanks(3,
                   [&](Communicator& world) {
                     PostSum(world, "before").Wait();
+                    while (world.rank() == 1 && !has_begun) SleepFor(milliseconds(1));
                     if (world.rank() == 1) throw std::runtime_error("boom");
+                    if (world.rank() == 2) has_begun = true;
                     while (world.rank() == 2 && is_stuck) SleepFor(milliseconds(1));
                     PostSum(world, "after").Wait();
                   },
