@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/dtensor/internal/constants.h"
 
-#include <numeric>
-#include <span>
 #include <vector>
 
 #include "shardmesh/dtensor/ops.h"
@@ -25,13 +23,10 @@ DTensor FilledLike(const DTensor& like, const Dims& shape, double value) {
 }
 
 DTensor PositionsOn(const DTensor& like, int64_t extent, int dim, int num_dims) {
-  std::vector<int64_t> values(static_cast<size_t>(extent));
-  std::iota(values.begin(), values.end(), int64_t{0});
   Dims shape;
   for (int d = 0; d < num_dims; ++d) shape.push_back(d == dim ? extent : 1);
-  const std::span<const int64_t> span(values);
-  return Distribute(like.mesh(), Tensor::FromValues(like.mesh().context(), shape, span),
-                    Replicated(like));
+  return Reshape(
+      Arange(like.mesh(), 0, static_cast<double>(extent), 1, DType::kI64, Replicated(like)), shape);
 }
 
 }  // namespace shardmesh::internal

@@ -4,6 +4,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/constants.h"
 #include "shardmesh/dtensor/internal/move.h"
 #include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
@@ -119,8 +120,7 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t igno
     sums.sum_exp = Reduced(sum_exp);
     const DTensor counted = Counted(targets, ignore_index);
     const DTensor rows = Sub(Log(sums.sum_exp), Reduced(picked));
-    const DTensor zero =
-        Full(logits.mesh(), {}, dtype, 0.0, std::vector<Placement>(logits.layout().num_axes()));
+    const DTensor zero = internal::ScalarOn(logits, dtype, 0);
     loss = Where(counted, rows, zero);
     if (reduction != LossReduction::kNone) loss = Sum(loss);
     if (reduction == LossReduction::kMean) {

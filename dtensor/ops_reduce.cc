@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/rules.h"
@@ -11,22 +9,6 @@ namespace shardmesh {
 namespace {
 
 constexpr Op kSum{"sum"}, kMax{"max"}, kMin{"min"};
-
-// Sorted, without repetition; all dims if none are given.
-std::vector<int> NormalizedDims(const char* op, const DTensor& x, const std::vector<int>& dims) {
-  // A tensor without dims has one to reduce over all the same, of extent 1.
-  std::vector<bool> reduced(static_cast<size_t>(std::max(1, x.num_dims())), dims.empty());
-  for (int dim : dims) {
-    const int d = NormalizeDim(dim, std::max(1, x.num_dims()), op);
-    if (reduced[d]) ThrowInvalid(op, ": dim ", dim, " of ", x.ToString(), " is given twice");
-    reduced[d] = true;
-  }
-  std::vector<int> result;
-  for (int d = 0; d < x.num_dims(); ++d) {
-    if (reduced[d]) result.push_back(d);
-  }
-  return result;
-}
 
 uint64_t Mask(const std::vector<int>& dims) {
   uint64_t mask = 0;
@@ -67,7 +49,7 @@ DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::
   if (x.dtype() == DType::kBool) {  // Of which no Partial exists.
     return Cast(Extremum(op, reduction, Cast(x, DType::kI32), given, keepdim), DType::kBool);
   }
-  const std::vector<int> dims = NormalizedDims(op.name, x, given);
+  const std::vector<int> dims = internal::NormalizedDims(op.name, x, given);
   const uint64_t mask = Mask(dims);
   OpCall call(op, {&x});
   call.Attribute(mask, keepdim).Decide([&] {
@@ -99,7 +81,7 @@ DTensor Extremum(const Op& op, ReduceOp reduction, const DTensor& x, const std::
 
 // In `dtype`: that of a sum over elements of x, or its accumulator.
 DTensor SumAs(DType dtype, const DTensor& x, const std::vector<int>& given, bool keepdim) {
-  const std::vector<int> dims = NormalizedDims(kSum.name, x, given);
+  const std::vector<int> dims = internal::NormalizedDims(kSum.name, x, given);
   const uint64_t mask = Mask(dims);
   OpCall call(kSum, {&x});
   call.Attribute(mask, keepdim).Decide([&] {
@@ -126,7 +108,7 @@ DTensor Sum(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
 DTensor Mean(const DTensor& x, const std::vector<int>& dims, bool keepdim) {
   internal::CheckUsable("mean", x);
   int64_t count = 1;
-  for (int d : NormalizedDims("mean", x, dims)) count *= x.shape()[d];
+  for (int d : internal::NormalizedDims("mean", x, dims)) count *= x.shape()[d];
   if (!IsFloating(x.dtype()))
     ThrowInvalid("mean: ", x.ToString(), " is not of a floating-point dtype; cast it");
   const bool is_small = x.dtype() == DType::kBF16 || x.dtype() == DType::kF16;

@@ -121,6 +121,21 @@ void WriteSumTo(Gradients& out, int operand, const DTensor& grad, const Dims& sh
             });
 }
 
+std::vector<int> NormalizedDims(const char* op, const DTensor& x, const std::vector<int>& dims) {
+  // A tensor without dims has one to reduce over all the same, of extent 1.
+  std::vector<bool> reduced(static_cast<size_t>(std::max(1, x.num_dims())), dims.empty());
+  for (int dim : dims) {
+    const int d = NormalizeDim(dim, std::max(1, x.num_dims()), op);
+    if (reduced[d]) ThrowInvalid(op, ": dim ", dim, " of ", x.ToString(), " is given twice");
+    reduced[d] = true;
+  }
+  std::vector<int> result;
+  for (int d = 0; d < x.num_dims(); ++d) {
+    if (reduced[d]) result.push_back(d);
+  }
+  return result;
+}
+
 void CheckRankAtLeast(const char* op, const DTensor& x, int rank) {
   if (x.num_dims() < rank)
     ThrowInvalid(op, ": expected at least ", rank, " dims, got ", x.ToString());

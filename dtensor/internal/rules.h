@@ -29,6 +29,11 @@ DTensor SumTo(const DTensor& grad, const Dims& shape);
 /// SumTo, written straight into operand `operand`'s sink if it has one. `dtype` is the operand's.
 void WriteSumTo(Gradients& out, int operand, const DTensor& grad, const Dims& shape);
 
+/// The dims that a reduction of x reduces, sorted; all if none are given. A tensor without dims
+/// reduces along dim 0 too. Throws Error(kInvalidArgument) naming `op` for one that x does not
+/// have, or that is given twice.
+std::vector<int> NormalizedDims(const char* op, const DTensor& x, const std::vector<int>& dims);
+
 /// Throws Error(kInvalidArgument) naming `op` unless `x` has at least `rank` dims.
 void CheckRankAtLeast(const char* op, const DTensor& x, int rank);
 

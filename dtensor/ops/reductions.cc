@@ -18,34 +18,18 @@ namespace {
 
 constexpr Op kProd{"prod"};
 
-std::vector<bool> AreReduced(const char* op, const DTensor& x, const std::vector<int>& dims) {
-  const int rank = std::max(1, x.num_dims());  // Without dims: one of extent 1.
-  std::vector<bool> reduced(static_cast<size_t>(rank), dims.empty());
-  for (int dim : dims) {
-    const auto d = static_cast<size_t>(NormalizeDim(dim, rank, op));
-    if (reduced[d]) ThrowInvalid(op, ": dim ", dim, " of ", x.ToString(), " is given twice");
-    reduced[d] = true;
-  }
-  return reduced;
-}
-
 int64_t CountOf(const char* op, const DTensor& x, const std::vector<int>& dims) {
-  const std::vector<bool> reduced = AreReduced(op, x, dims);
   int64_t count = 1;
-  for (int d = 0; d < x.num_dims(); ++d) {
-    if (reduced[static_cast<size_t>(d)]) count *= x.dim(d);
-  }
+  for (int d : internal::NormalizedDims(op, x, dims)) count *= x.dim(d);
   return count;
 }
 
 // y, reduced with keepdim, as without it.
 DTensor WithoutKept(const char* op, const DTensor& y, const std::vector<int>& dims, bool keepdim) {
   if (keepdim) return y;
-  const std::vector<bool> reduced = AreReduced(op, y, dims);
-  Dims shape;
-  for (int d = 0; d < y.num_dims(); ++d) {
-    if (!reduced[static_cast<size_t>(d)]) shape.push_back(y.dim(d));
-  }
+  const std::vector<int> reduced = internal::NormalizedDims(op, y, dims);
+  Dims shape = y.shape();
+  for (auto d = reduced.rbegin(); d != reduced.rend(); ++d) shape.erase(*d);
   return Reshape(y, shape);
 }
 
@@ -70,14 +54,9 @@ DTensor ProductOfOthers(const DTensor& x, const DTensor& y, const std::vector<in
 }
 
 DTensor ProdKept(const DTensor& x, const std::vector<int>& dims) {
-  const std::vector<bool> reduced = AreReduced(kProd.name, x, dims);
-  std::vector<int> all;
+  const std::vector<int> all = internal::NormalizedDims(kProd.name, x, dims);
   uint64_t mask = 0;
-  for (int d = 0; d < x.num_dims(); ++d) {
-    if (!reduced[static_cast<size_t>(d)]) continue;
-    all.push_back(d);
-    mask |= uint64_t{1} << d;
-  }
+  for (int d : all) mask |= uint64_t{1} << d;
   OpCall call(kProd, {&x});
   call.Attribute(mask).Decide([&] {
     OpRule rule{internal::FactorsOf(x.shape()), {x.shape()}};
