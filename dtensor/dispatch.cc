@@ -71,11 +71,15 @@ const Decision& OpCall::DecideAnew(const OpRule& op_rule) {
   absl::InlinedVector<Layout, 4> layouts;
   for (const DTensor* operand : operands_) layouts.push_back(operand->layout());
   const MovePrice price = [&](const Layout& from, const Layout& to, int operand) {
-    return runtime_.GetPlan(from, to, SizeOf(operands_[operand]->local().dtype())).seconds;
+    const int64_t element_bytes = SizeOf(operands_[operand]->local().dtype());
+    return runtime_.plans.Get(from, to, element_bytes)->plan().seconds;
+  };
+  const MoveBound bound = [&](const Layout& from, std::span<const Placement> to, int operand) {
+    return MinSeconds(from, to, {.element_bytes = SizeOf(operands_[operand]->local().dtype())});
   };
   Decision decision = {
       Propagate(op_.name, op_rule.rule, std::span<const Layout>(layouts.data(), layouts.size()),
-                op_rule.output_shapes, price),
+                op_rule.output_shapes, price, bound),
       /*has_small_summands=*/false,
       {}};
   for (size_t i = 0; i < operands_.size(); ++i) {

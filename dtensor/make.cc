@@ -253,7 +253,7 @@ DTensor ReadAs(const DTensor& x, const Layout& layout) {
   const internal::DTensorImpl& impl = *x.impl();
   if (layout.mesh() != impl.layout.mesh() || layout.global_shape() != x.shape()) return {};
   for (const Step& step :
-       impl.runtime->GetPlan(impl.layout, layout, SizeOf(impl.local.dtype())).steps) {
+       impl.runtime->plans.Get(impl.layout, layout, SizeOf(impl.local.dtype()))->plan().steps) {
     for (int axis : step.axes) {
       if (layout.mesh().size(axis) > 1) return {};
     }

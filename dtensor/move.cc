@@ -10,14 +10,6 @@ namespace {
 
 Coord CoordIn(const DeviceMesh& mesh) { return mesh.coord(); }
 
-int PositionIn(const std::vector<Coord>& group, const Coord& coord) {
-  for (size_t i = 0; i < group.size(); ++i) {
-    if (group[i] == coord) return static_cast<int>(i);
-  }
-  SHARDMESH_CHECK(false) << "a rank is not in its own group";
-  return -1;
-}
-
 // A tensor that leaves a reduction unchanged, bit for bit: for floating sums -0.0, as 0.0 + -0.0 is
 // 0.0.
 Tensor Identity(ExecutionContext& context, const Dims& shape, DType dtype, ReduceOp op) {
@@ -62,21 +54,19 @@ Tensor MakePartial(ExecutionContext& context, const DeviceMesh& mesh, const Step
 }
 
 Tensor AllToAll(ExecutionContext& context, const DeviceMesh& mesh, const Step& step,
-                const Tensor& local, std::string_view op) {
+                const RankTransfers& transfers, const Tensor& local, std::string_view op) {
   const Coord coord = CoordIn(mesh);
-  const std::vector<Coord> group = GroupCoords(mesh.shape(), step.axes, coord);
-  const int me = PositionIn(group, coord);
   const Box from = step.from.LocalBox(coord);
   const Box to = step.to.LocalBox(coord);
   Tensor result = Tensor::Empty(context, to.Extents(), local.dtype());
   const Tensor nothing = Tensor::Empty(context, {0}, local.dtype());
   AllToAllItem item;
-  item.sends.assign(group.size(), nothing);
-  item.receives.assign(group.size(), nothing);
-  for (const Transfer& transfer : Transfers(step.from, step.to, step.axes, coord)) {
-    if (transfer.source == me) item.sends[transfer.target] = ViewOfBox(local, from, transfer.box);
-    if (transfer.target == me) item.receives[transfer.source] = ViewOfBox(result, to, transfer.box);
-  }
+  item.sends.assign(transfers.group_size, nothing);
+  item.receives.assign(transfers.group_size, nothing);
+  for (const Transfer& transfer : transfers.sends)
+    item.sends[transfer.target] = ViewOfBox(local, from, transfer.box);
+  for (const Transfer& transfer : transfers.receives)
+    item.receives[transfer.source] = ViewOfBox(result, to, transfer.box);
   GroupOf(mesh, step.axes).AllToAll({std::move(item)}, op).Wait();
   return result;
 }
@@ -89,8 +79,10 @@ bool IsAlone(const DeviceMesh& mesh, const Step& step) {
   return true;
 }
 
-Tensor RunStep(const DeviceMesh& mesh, const Step& step, const Tensor& local, std::string_view op) {
+Tensor RunStep(const DeviceMesh& mesh, PlanCache::Entry& planned, size_t index, const Tensor& local,
+               std::string_view op) {
   ExecutionContext& context = mesh.context();
+  const Step& step = planned.plan().steps[index];
   if (IsAlone(mesh, step)) return local;
   switch (step.kind) {
     case StepKind::kSlice:
@@ -98,7 +90,7 @@ Tensor RunStep(const DeviceMesh& mesh, const Step& step, const Tensor& local, st
     case StepKind::kMakePartial:
       return MakePartial(context, mesh, step, local);
     case StepKind::kAllToAll:
-      return AllToAll(context, mesh, step, local, op);
+      return AllToAll(context, mesh, step, planned.TransfersOf(index, mesh.coord()), local, op);
     case StepKind::kAllGather: {
       Tensor result = Tensor::Empty(context, step.to.LocalShape(mesh.coord()), local.dtype());
       GroupOf(mesh, step.axes).AllGather({GatherItem(mesh, step, local, result)}, op).Wait();
@@ -171,13 +163,15 @@ ReduceScatterItem ScatterItem(const DeviceMesh& mesh, const Step& step, const Te
 Tensor Move(Runtime& runtime, const DeviceMesh& mesh, const Tensor& local, DType dtype,
             const Layout& from, const Layout& to, std::string_view op) {
   if (from == to) return local;
-  // A copy: a nested call may make the cache forget the plan.
-  const std::vector<Step> steps = runtime.GetPlan(from, to, SizeOf(local.dtype())).steps;
+  // A handle of its own: a nested call may make the cache forget the plan.
+  const std::shared_ptr<PlanCache::Entry> planned =
+      runtime.plans.Get(from, to, SizeOf(local.dtype()));
   Tensor current = local;
-  for (const Step& step : steps) {
+  for (size_t i = 0; i < planned->plan().steps.size(); ++i) {
+    const Step& step = planned->plan().steps[i];
     if (step.kind == StepKind::kMakePartial)
       current = ops::Cast(mesh.context(), current, runtime.StoredDType(dtype, step.to));
-    current = RunStep(mesh, step, current, op);
+    current = RunStep(mesh, *planned, i, current, op);
     // Rounded once, and before it is sent on.
     if (current.dtype() != dtype && !HoldsSummands(step.to))
       current = ops::Cast(mesh.context(), current, dtype);

@@ -10,16 +10,6 @@ bool HoldsSummands(const Layout& layout) {
   return false;
 }
 
-const Plan& Runtime::GetPlan(const Layout& from, const Layout& to, int64_t element_bytes) {
-  const PlanKey key{from.id(), to.id(), element_bytes};
-  if (auto found = plans_.find(key); found != plans_.end()) return *found->second;
-  if (plans_.size() >= kMaxCacheEntries) plans_.clear();
-  PlanOptions options;
-  options.element_bytes = element_bytes;
-  return *plans_.emplace(key, std::make_unique<const Plan>(MakePlan(from, to, options)))
-              .first->second;
-}
-
 const Decision* Runtime::FindDecision(const DecisionKey& key) const {
   auto found = decisions_.find(key);
   return found == decisions_.end() ? nullptr : found->second.get();

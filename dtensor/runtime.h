@@ -16,7 +16,7 @@
 #include "absl/container/inlined_vector.h"
 #include "shardmesh/dtensor/partial_precision.h"
 #include "shardmesh/mesh/device_mesh.h"
-#include "shardmesh/placement/plan.h"
+#include "shardmesh/placement/plan_cache.h"
 #include "shardmesh/placement/rule.h"
 
 namespace shardmesh {
@@ -102,8 +102,8 @@ class Runtime {
   /// Called when the Backward now running ends, with whether it succeeded.
   std::vector<std::function<void(bool succeeded)>> at_end_of_backward;
 
-  // Caches. Returned plans hold until the next call that misses, decisions until EndCall.
-  const Plan& GetPlan(const Layout& from, const Layout& to, int64_t element_bytes);
+  // Caches. Decisions hold until EndCall.
+  PlanCache plans{kMaxCacheEntries};
   /// Null on a miss.
   const Decision* FindDecision(const DecisionKey& key) const;
   const Decision& AddDecision(const DecisionKey& key, Decision decision);
@@ -114,28 +114,16 @@ class Runtime {
     if (--open_calls_ == 0 && !retired_.empty()) retired_.clear();
   }
   size_t num_decisions() const { return decisions_.size(); }
-  size_t num_plans() const { return plans_.size(); }
+  size_t num_plans() const { return plans.size(); }
   int64_t decision_misses() const { return decision_misses_; }
 
  private:
-  struct PlanKey {
-    const void* from;
-    const void* to;
-    int64_t element_bytes;
-    friend bool operator==(const PlanKey&, const PlanKey&) = default;
-    template <typename H>
-    friend H AbslHashValue(H h, const PlanKey& key) {
-      return H::combine(std::move(h), key.from, key.to, key.element_bytes);
-    }
-  };
-
   uint64_t sequence_ = 0;
   int64_t decision_misses_ = 0;
   using Decisions = absl::flat_hash_map<DecisionKey, std::unique_ptr<const Decision>>;
   Decisions decisions_;
   std::vector<Decisions> retired_;  // Emptied while calls were open.
   int open_calls_ = 0;
-  absl::flat_hash_map<PlanKey, std::unique_ptr<const Plan>> plans_;
 };
 
 }  // namespace shardmesh

@@ -24,23 +24,35 @@ Layout WithSummandsOf(const Layout& from, const Layout& to) {
   return scattered;
 }
 
+// True if `to` splits each dim as `from` does, and then further.
+bool OnlySplitsFurther(const Layout& from, const Layout& to) {
+  for (int dim = 0; dim < from.global_shape().size(); ++dim) {
+    const AxisList &before = from.SplitAxes(dim), &after = to.SplitAxes(dim);
+    if (before.size() > after.size() || !std::equal(before.begin(), before.end(), after.begin()))
+      return false;
+  }
+  return true;
+}
+
 // Appends the moves from one layout of a gradient to another, without those that move nothing.
-// Where all shard axes have summands they are one group, whatever the boxes; the planner may find
-// that of uneven ones only part merges.
+// Summands are reduce-scattered over all axes that shard, as one group, and all-reduced over all
+// others, whatever the boxes: all gradients of a unit take the same steps, in one batch. The
+// planner would find that those of some shapes have cheaper ways of their own.
 void AppendSteps(const DeviceMesh& mesh, UnitParameter& parameter, Layout from, const Layout& to,
                  std::vector<Step>& steps) {
-  AxisList axes;
+  AxisList scatters, reduces;
+  bool has_other_changes = false;
   for (int axis = 0; axis < mesh.shape().num_axes(); ++axis) {
-    const bool changes = from.placement(axis).IsPartial() && to.placement(axis).IsShard();
-    if (changes && mesh.shape().size(axis) > 1) axes.push_back(axis);
+    const Placement &before = from.placement(axis), &after = to.placement(axis);
+    if (before == after || mesh.shape().size(axis) == 1) continue;
+    has_other_changes |= !before.IsPartial() || after.IsPartial();
+    (after.IsShard() ? scatters : reduces).push_back(axis);
   }
-  const bool scatters = std::all_of(
-      parameter.shard_axes().begin(), parameter.shard_axes().end(),
-      [&](int axis) { return mesh.shape().size(axis) == 1 || from.placement(axis).IsPartial(); });
-  if (axes.size() > 1 && scatters) {
+  if (!has_other_changes && OnlySplitsFurther(from, to)) {
     const Layout scattered = WithSummandsOf(from, to);
-    steps.push_back({StepKind::kReduceScatter, axes, from, scattered});
-    from = scattered;
+    if (!scatters.empty()) steps.push_back({StepKind::kReduceScatter, scatters, from, scattered});
+    if (!reduces.empty()) steps.push_back({StepKind::kAllReduce, reduces, scattered, to});
+    return;
   }
   const int64_t element_bytes = SizeOf(parameter.gradient().dtype());
   for (const Step& step : MakePlan(from, to, {.element_bytes = element_bytes}).steps) {

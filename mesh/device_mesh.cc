@@ -302,11 +302,15 @@ DeviceMesh DeviceMesh::Flatten(const std::vector<std::string>& axes, std::string
     shape.push_back(data.shape.axis(axis));
     if (axis != flattened[0]) continue;
     position = static_cast<int>(shape.size()) - 1;
-    shape.back() = {std::string(name), 1};
+    shape.back() = {std::string(name), 1, shape.back().link};
     sources.back().clear();
     for (const int source : flattened) {
       sources.back().push_back(data.grid_axes[source]);
       shape.back().size *= data.shape.size(source);
+      LinkCost& link = shape.back().link;
+      const LinkCost& other = data.shape.axis(source).link;
+      link.latency_seconds = std::max(link.latency_seconds, other.latency_seconds);
+      link.bytes_per_second = std::min(link.bytes_per_second, other.bytes_per_second);
     }
   }
   std::vector<int> order;

@@ -55,7 +55,8 @@ class DeviceMesh {
   DeviceMesh operator[](std::string_view axis) const { return Slice({std::string(axis)}); }
   DeviceMesh Slice(const std::vector<std::string>& axes) const;
   /// The mesh in which `axes` (adjacent or not, in the order given, first outermost) become one
-  /// axis `name`, at the position of the first of them in that order. The first call is
+  /// axis `name`, at the position of the first of them in that order, with the latency and the
+  /// bandwidth of the slowest of them. The first call is
   /// collective over the ranks of Create; repeated calls are local and return an equal mesh.
   DeviceMesh Flatten(const std::vector<std::string>& axes, std::string_view name) const;
   /// The mesh in which axis `axis` becomes `parts`, first outermost; their sizes must multiply to

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/mesh/mesh_shape.h"
 
+#include <cmath>
 #include <limits>
 #include <ostream>
 #include <utility>
@@ -41,6 +42,12 @@ MeshShape::MeshShape(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
     if (axis.size < 1)
       ThrowInvalid("mesh ", text, ": axis ", axis.name, " has size ", axis.size,
                    ", at least 1 is needed");
+    if (!(axis.link.latency_seconds >= 0 && std::isfinite(axis.link.latency_seconds)) ||
+        !(axis.link.bytes_per_second > 0)) {
+      ThrowInvalid("mesh ", text, ": axis ", axis.name, " has a link of ",
+                   axis.link.latency_seconds, " seconds and ", axis.link.bytes_per_second,
+                   " bytes per second; a latency of at least 0 and a bandwidth above 0 are needed");
+    }
     ranks *= axis.size;
     if (ranks > std::numeric_limits<int>::max()) {
       ThrowInvalid("mesh ", text, ": more than ", std::numeric_limits<int>::max(), " ranks");
@@ -100,6 +107,9 @@ int64_t MeshShape::RankOf(std::span<const int> coord) const {
 std::string MeshShape::ToString() const {
   const auto axis_text = [](std::string* out, const MeshAxis& axis) {
     absl::StrAppend(out, axis.name, "=", axis.size);
+    if (axis.link == LinkCost()) return;
+    absl::StrAppend(out, " (", axis.link.latency_seconds * 1e6, " us, ",
+                    axis.link.bytes_per_second / 1e9, " GB/s)");
   };
   return absl::StrCat("[", absl::StrJoin(axes_, ", ", axis_text), "]");
 }

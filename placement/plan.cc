@@ -13,39 +13,7 @@ namespace shardmesh {
 namespace {
 
 using internal::CostModel;
-using internal::Move;
 using internal::PlanState;
-
-double Seconds(const CostModel& costs, const Move& move) {
-  return costs.Seconds(move.kind, move.axes, move.from, move.to);
-}
-
-/// `first` followed by `second`, of the same kind, as one move over the axes of both. Any kind
-/// except all-to-all: with the others, the second move cannot undo what the first changed on an
-/// axis.
-Move Merged(const Move& first, const Move& second) {
-  Move merged{first.kind, first.axes, first.from, second.to};
-  merged.axes.insert(merged.axes.end(), second.axes.begin(), second.axes.end());
-  std::sort(merged.axes.begin(), merged.axes.end());
-  return merged;
-}
-
-std::vector<Move> MergeNeighbours(const std::vector<Move>& moves, const CostModel& costs) {
-  std::vector<Move> result;
-  for (const Move& move : moves) {
-    if (!result.empty() && result.back().kind == move.kind && move.kind != StepKind::kAllToAll) {
-      const Move merged = Merged(result.back(), move);
-      const double apart = Seconds(costs, result.back()) + Seconds(costs, move);
-      if (internal::IsLocal(move.kind) || costs.SameLinks(merged.axes) ||
-          Seconds(costs, merged) <= apart) {
-        result.back() = merged;
-        continue;
-      }
-    }
-    result.push_back(move);
-  }
-  return result;
-}
 
 /// The axes of size one that differ in placement or in their own position in the split order.
 AxisList RelabelledAxes(const Layout& source, const Layout& target) {
@@ -93,31 +61,58 @@ Plan MakePlan(const Layout& source, const Layout& target, const PlanOptions& opt
   plan.target = target;
   if (source == target) return plan;
 
-  const std::vector<Move> moves =
-      MergeNeighbours(internal::FindMoves(PlanState(source), PlanState(target), costs), costs);
-  for (const Move& move : moves) {
-    const Layout from = plan.steps.empty() ? source : plan.steps.back().to;
-    const Layout to =
-        plan.steps.size() + 1 == moves.size() ? target : move.to.ToLayout(mesh, shape);
-    plan.steps.push_back({.kind = move.kind,
-                          .axes = move.axes,
-                          .from = from,
-                          .to = to,
-                          .bytes_sent = costs.BytesSent(move.kind, move.axes, move.from, move.to),
-                          .seconds = Seconds(costs, move)});
+  const std::vector<PlanState> states =
+      internal::FindStates(PlanState(source), PlanState(target), costs);
+  if (states.empty()) {
+    ThrowInvalid("no plan from ", source.ToString(), " to ", target.ToString(), " has a peak of ",
+                 *options.max_peak_bytes, " bytes per rank or less");
+  }
+  for (size_t i = 1; i < states.size(); ++i) {
+    const PlanState &before = states[i - 1], &after = states[i];
+    const AxisList axes = internal::ChangedAxes(before, after);
+    const internal::AxisSet set = internal::SetOf(axes);
+    const StepKind kind = internal::StepKindOf(set, before, after);
+    plan.steps.push_back({.kind = kind,
+                          .axes = axes,
+                          .from = i == 1 ? source : plan.steps.back().to,
+                          .to = i + 1 == states.size() ? target : after.ToLayout(mesh, shape),
+                          .bytes_sent = costs.BytesSent(kind, set, before, after),
+                          .seconds = costs.Seconds(kind, set, before, after)});
     plan.bytes_sent += plan.steps.back().bytes_sent;
     plan.seconds += plan.steps.back().seconds;
     plan.peak_bytes =
-        std::max(plan.peak_bytes, costs.LocalBytes(move.from) + costs.LocalBytes(move.to));
+        std::max(plan.peak_bytes, costs.Bytes(costs.Elements(before) + costs.Elements(after)));
   }
-  if (moves.empty()) {
+  if (states.size() == 1) {
     plan.steps.push_back({.kind = StepKind::kSlice,
                           .axes = RelabelledAxes(source, target),
                           .from = source,
                           .to = target});
-    plan.peak_bytes = 2 * costs.LocalBytes(PlanState(source));
+    plan.peak_bytes = costs.Bytes(2 * costs.Elements(states[0]));
   }
   return plan;
+}
+
+double MinSeconds(const Layout& source, std::span<const Placement> target,
+                  const PlanOptions& options) {
+  internal::Work work;
+  internal::AxisSet target_sharded = 0, target_partial = 0;
+  const CostModel costs(source.mesh(), source.global_shape(), options);
+  for (int axis = 0; axis < source.num_axes(); ++axis) {
+    const internal::AxisSet bit = costs.real_axes() & (1u << axis);
+    const Placement &before = source.placement(axis), &after = target[axis];
+    if (after.IsShard()) target_sharded |= bit;
+    if (after.IsPartial()) target_partial |= bit;
+    if (before.IsPartial()) work.all_partial |= bit;
+    if (before.IsShard()) work.all_sharded |= bit;
+    if (before.IsReplicate() || before == after) continue;
+    if (before.IsShard()) {
+      work.sharded |= bit;
+    } else {
+      (after.IsShard() ? work.scattered : work.reduced) |= bit;
+    }
+  }
+  return costs.MinSeconds(work, target_sharded, target_partial);
 }
 
 }  // namespace shardmesh

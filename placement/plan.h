@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,22 +61,21 @@ struct Step {
   ///   all-to-all      the part that leaves; an upper bound if several members hold the same box
   ///   local moves     0
   int64_t bytes_sent = 0;
-  /// Predicted by the cost model.
+  /// Predicted from LinkCost and bytes; those of the rank that sends or receives most:
+  ///
+  ///   reduce-scatter  (p - 1) x own, which the rank at coordinate 0 receives
+  ///   all-to-all      (p - 1) / p of what the group asks of a rank
+  ///   slice           the bytes of the result, over the local bandwidth
+  ///   make partial    the bytes of the source, over the local bandwidth
   double seconds = 0;
-};
-
-/// The cost of communication along one axis: seconds = latency * rounds + bytes / bandwidth, with
-/// ceil(log2 p) rounds in a group of p, twice that for an all-reduce. A group of several axes has
-/// the link of its slowest axis. Only ratios matter.
-struct LinkCost {
-  double latency_seconds = 5e-6;
-  double bytes_per_second = 10e9;
 };
 
 struct PlanOptions {
   int64_t element_bytes = 4;
-  std::vector<LinkCost> links = {};  ///< One per axis; empty: the default for all.
+  std::vector<LinkCost> links = {};  ///< One per axis; empty: those of the mesh.
   double local_bytes_per_second = 50e9;
+  /// No step has a larger sum of input and output on a rank.
+  std::optional<int64_t> max_peak_bytes = {};
 };
 
 struct Plan {
@@ -92,15 +92,36 @@ struct Plan {
 
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
-/// The cheapest plan, without steps if source == target, in which each axis takes no placements
-/// other than that of the source, that of the target, and Replicate. Adjacent steps of the same
-/// kind are merged over all their axes, unless links differ and the merged step costs more. Axes
-/// that become Partial do so from Replicate, in a last local step.
+/// The cheapest of all plans, without steps if source == target. On the way an axis may be
+/// Replicate, shard any dim in any split order, or be Partial with an op of the source or the
+/// target. A step may change any number of axes; whether two are cheaper than one over both is a
+/// matter of price (two gathers of uneven boxes may send less than one). What a step does to an
+/// axis, with a new split innermost except in an all-to-all:
+///
+///   | step           | each of its axes                                         |
+///   |----------------|----------------------------------------------------------|
+///   | slice          | R -> S                                                   |
+///   | make partial   | R -> P                                                   |
+///   | all-gather     | S -> R; no other axis splits the dim inside it           |
+///   | all-reduce     | P -> R                                                   |
+///   | reduce-scatter | P -> S                                                   |
+///   | all-to-all     | any change among R and S, or a split outside it changes  |
+///
+/// A plan is charged 10 ns per step and 1 ns per axis of a step beyond `seconds`, so that equal
+/// costs go to fewer steps, then to smaller groups, then to the first in the order of
+/// internal/plan_search.h. The result is a pure function of the arguments. A search that has looked
+/// at a fixed, large number of layouts, which takes more than four axes, ends with the cheapest
+/// plan so far.
 ///
 /// Cost:   independent of the number of ranks.
-/// Errors: throws Error(kInvalidArgument) naming both layouts if mesh or global shape differ, or if
-///         the options do not fit the mesh.
+/// Errors: throws Error(kInvalidArgument) naming both layouts if mesh or global shape differ, if
+///         the options do not fit the mesh, or if no plan stays below the cap on peak bytes.
 Plan MakePlan(const Layout& source, const Layout& target, const PlanOptions& options = {});
+
+/// A lower bound of MakePlan(source, t).seconds for all t that have the placements `target`, in any
+/// split order. Takes well under a microsecond and makes no layout.
+double MinSeconds(const Layout& source, std::span<const Placement> target,
+                  const PlanOptions& options = {});
 
 /// One box that goes from one member of a group to another; `source == target` is a local copy.
 struct Transfer {
@@ -119,6 +140,21 @@ struct Transfer {
 ///         is Partial on an axis of the group, or the group does not hold all that targets need.
 std::vector<Transfer> Transfers(const Layout& from, const Layout& to, const AxisList& axes,
                                 std::span<const int> coord);
+
+/// What one rank has to do with the transfers of its group.
+struct RankTransfers {
+  int position = 0;  ///< Of the rank in the group.
+  int group_size = 1;
+  std::vector<Transfer> sends;     ///< source == position, by target; with the local copy.
+  std::vector<Transfer> receives;  ///< target == position, by source; with the local copy.
+};
+
+/// Of the transfers that Transfers lists, those from and to the rank at `coord`.
+///
+/// Cost:   what the rank sends and receives; independent of the size of the group.
+/// Errors: as Transfers, except that only the rank's own box is checked.
+RankTransfers TransfersOfRank(const Layout& from, const Layout& to, const AxisList& axes,
+                              std::span<const int> coord);
 
 /// Coordinates of the members of the group of `axes` that contains `coord`, row-major over `axes`
 /// in the order given.

@@ -53,6 +53,9 @@ std::vector<Dims> Sizes() {
   return {{1, 1, 1}, {3, 5, 2}, {7, 11, 13}, {512, 512, 64}, {1 << 16, 1 << 14, 64}};
 }
 
+/// Those in which all boxes are even.
+std::vector<Dims> EvenSizes() { return {{8, 8, 8}, {512, 512, 64}, {1 << 16, 1 << 14, 64}}; }
+
 TEST(MakePlan, OneAxisTakesOneStep) {
   const MeshShape mesh = {{"x", 3}};
   struct Row {
@@ -79,12 +82,78 @@ TEST(MakePlan, OneAxisTakesOneStep) {
 }
 
 TEST(MakePlan, ShardToPartialAndBetweenOpsGoesThroughReplicate) {
-  EXPECT_EQ(StepsOf(Make({Replicate(), Shard(0)}), Make({Replicate(), Partial()})),
+  const Dims small = {6, 4, 3};
+  const auto make = [&](Placement dp, Placement tp) { return Make({dp, tp}, small); };
+  EXPECT_EQ(StepsOf(make(Replicate(), Shard(0)), make(Replicate(), Partial())),
             (Texts{"all_gather tp -> [R, R]", "make_partial tp -> [R, P(sum)]"}));
-  EXPECT_EQ(StepsOf(Make({Replicate(), Partial(ReduceOp::kMax)}), Make({Replicate(), Partial()})),
+  EXPECT_EQ(StepsOf(make(Replicate(), Partial(ReduceOp::kMax)), make(Replicate(), Partial())),
             (Texts{"all_reduce tp -> [R, R]", "make_partial tp -> [R, P(sum)]"}));
-  EXPECT_EQ(StepsOf(Make({Replicate(), Partial(ReduceOp::kMax)}), Make({Partial(), Replicate()})),
+  EXPECT_EQ(StepsOf(make(Replicate(), Partial(ReduceOp::kMax)), make(Partial(), Replicate())),
             (Texts{"all_reduce tp -> [R, R]", "make_partial dp -> [P(sum), R]"}));
+}
+
+TEST(MakePlan, ReplicasShareTheWorkOfALargeTensor) {
+  // Each of the two rows of ranks reduces half of what both have to reduce.
+  EXPECT_EQ(StepsOf(Make({Replicate(), Partial()}), Make({Replicate(), Replicate()})),
+            (Texts{"slice dp -> [S(0), P(sum)]", "all_reduce tp -> [S(0), R]",
+                   "all_gather dp -> [R, R]"}));
+  // New summands are made where the box is small.
+  EXPECT_EQ(StepsOf(Make({Replicate(), Partial(ReduceOp::kMax)}), Make({Replicate(), Partial()})),
+            (Texts{"slice dp -> [S(0), P(max)]", "all_reduce tp -> [S(0), R]",
+                   "make_partial tp -> [S(0), P(sum)]", "all_gather dp -> [R, P(sum)]"}));
+}
+
+TEST(MakePlan, CheaperPlansThatASearchWithoutDetoursMisses) {
+  const MeshShape mesh = {{"a", 5}, {"b", 3}};
+  const auto make = [&](Placement a, Placement b, const Dims& shape) {
+    return Layout::Make(mesh, {a, b}, shape);
+  };
+  const Dims square = {1024, 1024}, thin = {4096, 3, 64};
+  EXPECT_EQ(StepsOf(make(Partial(), Replicate(), square), make(Replicate(), Shard(1), square)),
+            (Texts{"slice b -> [P(sum), S(1)]", "all_reduce a -> [R, S(1)]"}));
+  // 3 columns over 15 ranks: one gather is sized for 15, of which 12 are empty.
+  EXPECT_EQ(StepsOf(make(Shard(1), Shard(1), thin), make(Replicate(), Replicate(), thin)),
+            (Texts{"all_to_all a+b -> [S(0), S(1)]", "all_gather a+b -> [R, R]"}));
+}
+
+TEST(MakePlan, WhatIsReplicatedIsSlicedWhateverTheLinks) {
+  // A copy costs more than the fast link here, but nothing has to be sent.
+  const PlanOptions options = {.links = {{5e-6, 1e9}, {1e-6, 1e12}}};
+  EXPECT_EQ(
+      StepsOf(MakePlan(Make({Replicate(), Replicate()}), Make({Shard(0), Shard(1)}), options)),
+      Texts{"slice dp+tp -> [S(0), S(1)]"});
+}
+
+TEST(MakePlan, SlowAxisReducesWhatTheFastOneHasScattered) {
+  const Dims shape = {512, 512, 64};
+  for (const bool by_mesh : {false, true}) {
+    const LinkCost slow = {20e-6, 1e9}, fast = {2e-6, 1e11};
+    const MeshShape mesh = by_mesh ? MeshShape{{"dp", 2, slow}, {"tp", 4, fast}} : kMesh;
+    PlanOptions options;
+    if (!by_mesh) options.links = {slow, fast};
+    EXPECT_EQ(StepsOf(MakePlan(Layout::Make(mesh, {Partial(), Partial()}, shape),
+                               Layout::Replicated(mesh, shape), options)),
+              (Texts{"reduce_scatter tp -> [P(sum), S(0)]", "all_reduce dp -> [R, S(0)]",
+                     "all_gather tp -> [R, R]"}));
+  }
+}
+
+TEST(MakePlan, CapOnPeakBytesIsKept) {
+  const Dims shape = {1024, 1024};
+  const Layout source = Make({Shard(0), Shard(1)}, shape),
+               target = Make({Shard(1), Shard(0)}, shape);
+  const Plan free = MakePlan(Make({Shard(0), Partial()}, shape), Make({Shard(0), Shard(1)}, shape));
+  EXPECT_EQ(free.peak_bytes, 4 * 1024 * (512 + 128));
+  PlanOptions options;
+  for (options.max_peak_bytes = 8 << 20; *options.max_peak_bytes >= 1 << 20;
+       *options.max_peak_bytes /= 2) {
+    const Plan plan = MakePlan(source, target, options);
+    EXPECT_LE(plan.peak_bytes, *options.max_peak_bytes);
+  }
+  options.max_peak_bytes = (1 << 20) - 1;
+  EXPECT_EQ(MessageOf([&] { MakePlan(source, target, options); }),
+            "no plan from [1024,1024] [S(0), S(1)] @ [dp=2, tp=4] to [1024,1024] [S(1), S(0)] @ "
+            "[dp=2, tp=4] has a peak of 1048575 bytes per rank or less");
 }
 
 TEST(MakePlan, MoveOfTheInnerShardIsOneAllToAllOnItsAxis) {
@@ -102,7 +171,7 @@ TEST(MakePlan, NegativeSpellingOfADimTakesNoStep) {
 }
 
 TEST(MakePlan, ReducesOverBothAxesScatteringFirst) {
-  for (const Dims& shape : Sizes()) {
+  for (const Dims& shape : EvenSizes()) {
     EXPECT_EQ(StepsOf(Make({Partial(), Partial()}, shape), Make({Shard(0), Replicate()}, shape)),
               (Texts{"reduce_scatter dp -> [S(0), P(sum)]", "all_reduce tp -> [S(0), R]"}));
     EXPECT_EQ(StepsOf(Make({Partial(), Partial()}, shape), Make({Replicate(), Shard(1)}, shape)),
@@ -111,7 +180,7 @@ TEST(MakePlan, ReducesOverBothAxesScatteringFirst) {
 }
 
 TEST(MakePlan, NeighboursOfOneKindAreOneCollective) {
-  for (const Dims& shape : Sizes()) {
+  for (const Dims& shape : EvenSizes()) {
     const Layout whole = Make({Replicate(), Replicate()}, shape);
     EXPECT_EQ(StepsOf(TpThenDp(shape), whole), Texts{"all_gather dp+tp -> [R, R]"});
     EXPECT_EQ(StepsOf(Make({Shard(0), Shard(2)}, shape), whole),
@@ -146,7 +215,8 @@ TEST(MakePlan, ChangeOfSplitOrderIsOneAllToAll) {
 
 TEST(MakePlan, ShardMovesToAnotherAxisWithoutGatheringTheWhole) {
   const Plan plan = MakePlan(Make({Shard(0), Replicate()}), Make({Replicate(), Shard(0)}));
-  EXPECT_EQ(StepsOf(plan), (Texts{"slice tp -> [S(0), S(0)]", "all_to_all dp+tp -> [R, S(0)]"}));
+  // 60 rows do not divide by 8, 44 columns do by 4.
+  EXPECT_EQ(StepsOf(plan), (Texts{"slice tp -> [S(0), S(1)]", "all_to_all dp+tp -> [R, S(0)]"}));
   const Plan gather = MakePlan(Make({Shard(0), Replicate()}), Make({Replicate(), Replicate()}));
   EXPECT_LT(plan.bytes_sent, gather.bytes_sent);
 }
@@ -207,15 +277,17 @@ TEST(MakePlan, BytesFollowTheFormulasOfUnevenBoxes) {
 }
 
 TEST(MakePlan, BytesOfEvenCollectivesAreTheTextbookFractions) {
-  const Layout whole = Make({Replicate(), Replicate()});
+  const Dims shape = {24, 16, 8};  // Too small for replicas to share the work.
+  const auto make = [&](Placement dp, Placement tp) { return Make({dp, tp}, shape); };
+  const Layout whole = make(Replicate(), Replicate());
   const int64_t bytes = whole.global_shape().NumElements() * 4;
-  EXPECT_EQ(MakePlan(Make({Replicate(), Shard(0)}), whole).bytes_sent, bytes * 3 / 4);
-  EXPECT_EQ(MakePlan(Make({Replicate(), Partial()}), Make({Replicate(), Shard(0)})).bytes_sent,
+  EXPECT_EQ(MakePlan(make(Replicate(), Shard(0)), whole).bytes_sent, bytes * 3 / 4);
+  EXPECT_EQ(MakePlan(make(Replicate(), Partial()), make(Replicate(), Shard(0))).bytes_sent,
             bytes * 3 / 4);
-  EXPECT_EQ(MakePlan(Make({Replicate(), Partial()}), whole).bytes_sent, bytes * 6 / 4);
-  EXPECT_EQ(MakePlan(Make({Replicate(), Shard(0)}), Make({Replicate(), Shard(1)})).bytes_sent,
+  EXPECT_EQ(MakePlan(make(Replicate(), Partial()), whole).bytes_sent, bytes * 6 / 4);
+  EXPECT_EQ(MakePlan(make(Replicate(), Shard(0)), make(Replicate(), Shard(1))).bytes_sent,
             bytes / 4 * 3 / 4);
-  EXPECT_EQ(MakePlan(Make({Partial(), Partial()}), whole).bytes_sent, bytes * 14 / 8);
+  EXPECT_EQ(MakePlan(make(Partial(), Partial()), whole).bytes_sent, bytes * 14 / 8);
 }
 
 TEST(MakePlan, BytesDoNotEndAtThoseOfAnInt) {
@@ -247,7 +319,7 @@ TEST(MakePlan, SlowLinksAreNotMergedWithFastOnes) {
   EXPECT_EQ(StepsOf(MakePlan(source, target, options)), Texts{"all_gather dp+tp -> [R, R]"});
 }
 
-TEST(MakePlan, SplitOrderIsChangedWhereThatSparesTheSlowLink) {
+TEST(MakePlan, InnerSplitMovesToAnotherDimWhereThatSparesTheSlowLink) {
   // From [S(0), S(0)] the inner split, tp, is gathered first, and the slow dp then carries four
   // times as much.
   PlanOptions options;
@@ -256,8 +328,8 @@ TEST(MakePlan, SplitOrderIsChangedWhereThatSparesTheSlowLink) {
   const Dims shape = {512, 512, 64};
   const Plan plan =
       MakePlan(Make({Shard(0), Shard(0)}, shape), Make({Replicate(), Replicate()}, shape), options);
-  EXPECT_EQ(StepsOf(plan), (Texts{"all_to_all dp+tp -> [S(0)/1, S(0)/0]",
-                                  "all_gather dp -> [R, S(0)]", "all_gather tp -> [R, R]"}));
+  EXPECT_EQ(StepsOf(plan), (Texts{"all_to_all tp -> [S(0), S(1)]", "all_gather dp -> [R, S(1)]",
+                                  "all_gather tp -> [R, R]"}));
 }
 
 TEST(MakePlan, EqualCostsGoToFewerSteps) {
@@ -273,42 +345,6 @@ TEST(MakePlan, AllAxesBecomePartialInOneStepAtTheEnd) {
             (Texts{"all_gather dp+tp -> [R, R]", "make_partial dp+tp -> [P(sum), P(sum)]"}));
   EXPECT_EQ(StepsOf(Make({Partial(), Shard(1)}), Make({Partial(), Partial()})),
             (Texts{"all_gather tp -> [P(sum), R]", "make_partial tp -> [P(sum), P(sum)]"}));
-}
-
-TEST(MakePlan, NoDetourIsCheaper) {
-  // Through any layout that the search may visit. Extents divide, so that merging changes no cost
-  // of a gather or scatter.
-  const MeshShape mesh = {{"dp", 2}, {"tp", 2}};
-  std::vector<Layout> layouts;
-  for (const Placement& dp : {Replicate(), Shard(0), Shard(1)}) {
-    for (const Placement& tp : {Replicate(), Shard(0), Shard(1)}) {
-      layouts.push_back(Layout::Make(mesh, {dp, tp}, {1024, 512}));
-      if (dp == tp && dp.IsShard())
-        layouts.push_back(Layout::Make(mesh, {dp, tp}, {1024, 512}, {1, 0}));
-    }
-  }
-  const auto visits = [](const Layout& layout, const Layout& source, const Layout& target) {
-    for (int axis = 0; axis < 2; ++axis) {
-      const Placement& p = layout.placement(axis);
-      if (!p.IsReplicate() && p != source.placement(axis) && p != target.placement(axis))
-        return false;
-    }
-    return true;
-  };
-  int detours = 0;
-  for (const Layout& source : layouts) {
-    for (const Layout& target : layouts) {
-      const Plan direct = MakePlan(source, target);
-      for (const Layout& via : layouts) {
-        if (!visits(via, source, target)) continue;
-        const Plan first = MakePlan(source, via), second = MakePlan(via, target);
-        EXPECT_LE(direct.seconds, (first.seconds + second.seconds) * (1 + 1e-9))
-            << direct << first << second;
-        ++detours;
-      }
-    }
-  }
-  EXPECT_GT(detours, 400);
 }
 
 TEST(MakePlan, SameArgumentsGiveTheSamePlan) {

@@ -2,7 +2,10 @@
 #include "shardmesh/placement/rule.h"
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -112,17 +115,36 @@ int DimOf(const Rule::FactorOfDim& dims, int factor) {
   return found == dims.end() ? -1 : static_cast<int>(found - dims.begin());
 }
 
+// For each operand a number per combination of placements; -1 if it is not known yet.
+class BoundTable {
+ public:
+  explicit BoundTable(size_t num_inputs) : known_(num_inputs) {}
+  double& At(size_t input, const Placements& placements) {
+    uint64_t code = 0;
+    for (const Placement& placement : placements) {
+      const int kind = placement.IsShard() ? 1 + placement.dim() : placement.IsPartial() ? 15 : 0;
+      code = code * 16 + static_cast<uint64_t>(kind);
+    }
+    return known_[input].try_emplace(code, -1.0).first->second;
+  }
+
+ private:
+  std::vector<absl::flat_hash_map<uint64_t, double>> known_;
+};
+
 // The search over the choices of all mesh axes.
 class Propagator {
  public:
   Propagator(std::string_view op, const Rule& rule, std::span<const Layout> inputs,
-             std::span<const Dims> output_shapes, const MovePrice& price)
+             std::span<const Dims> output_shapes, const MovePrice& price, const MoveBound& bound)
       : op_(op),
         rule_(rule),
         inputs_(inputs),
         output_shapes_(output_shapes),
         price_(price),
-        mesh_(Validate()) {}
+        bound_(bound),
+        mesh_(Validate()),
+        bounds_(inputs.size()) {}
 
   Propagation Run() {
     // If every axis has a choice without moves, no other choice is cheaper.
@@ -135,9 +157,8 @@ class Propagator {
     }
     const bool can_stay =
         std::all_of(still.begin(), still.end(), [](const auto& list) { return !list.empty(); });
-    std::vector<Choice> chosen(mesh_.num_axes());
-    if (can_stay) Search(still, 0, chosen);
-    if (!can_stay || best_.has_moves || !found_) Search(all, 0, chosen);
+    if (can_stay) Search(still);
+    if (!can_stay || best_.has_moves || !found_) Search(all);
     if (!found_) {
       ThrowInvalid(op_, ": no choice of layouts fits rule \"", rule_.ToString(), "\"");
     }
@@ -227,16 +248,50 @@ class Propagator {
     return true;
   }
 
-  void Search(const std::vector<std::vector<Choice>>& candidates, int axis,
-              std::vector<Choice>& chosen) {
-    if (axis == mesh_.num_axes()) {
-      Evaluate(chosen);
-      return;
+  // One choice per axis, and what is known about it before its layouts are made.
+  struct Combination {
+    std::vector<Choice> chosen;
+    int64_t moved = 0;  // Elements of operands, once per axis on which they do not stay.
+    int order = 0;
+  };
+
+  // Tries all combinations, those first that seem to move least, so that the bound rules out most
+  // of the others.
+  void Search(const std::vector<std::vector<Choice>>& candidates) {
+    std::vector<Combination> combinations = {{std::vector<Choice>(mesh_.num_axes())}};
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      std::vector<int64_t> moved;
+      for (const Choice& choice : candidates[axis]) moved.push_back(MovedElements(choice, axis));
+      std::vector<Combination> longer;
+      longer.reserve(combinations.size() * candidates[axis].size());
+      for (const Combination& combination : combinations) {
+        for (size_t i = 0; i < candidates[axis].size(); ++i) {
+          longer.push_back(combination);
+          longer.back().chosen[axis] = candidates[axis][i];
+          longer.back().moved += moved[i];
+        }
+      }
+      combinations = std::move(longer);
     }
-    for (const Choice& choice : candidates[axis]) {
-      chosen[axis] = choice;
-      Search(candidates, axis + 1, chosen);
+    for (size_t i = 0; i < combinations.size(); ++i) combinations[i].order = static_cast<int>(i);
+    std::sort(combinations.begin(), combinations.end(),
+              [](const Combination& a, const Combination& b) {
+                return std::tie(a.moved, a.order) < std::tie(b.moved, b.order);
+              });
+    // What the first search has found comes before anything equal of the second.
+    if (found_) best_order_ = -1;
+    for (const Combination& combination : combinations) Evaluate(combination);
+  }
+
+  int64_t MovedElements(const Choice& choice, int axis) const {
+    if (mesh_.size(axis) == 1) return 0;
+    int64_t moved = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const Placement& before = inputs_[i].placement(axis);
+      if (!before.IsReplicate() && before != InputPlacement(choice, i))
+        moved += inputs_[i].global_shape().NumElements();
     }
+    return moved;
   }
 
   // The axes that shard `factor`, outermost first: in the order of an operand that exactly these
@@ -292,46 +347,95 @@ class Propagator {
     return same ? current : target;
   }
 
-  void Evaluate(const std::vector<Choice>& chosen) {
+  // The axes that shard factors, factor by factor. Nothing if a factor cannot be shared so.
+  std::optional<AxisList> FactorOrder(const std::vector<Choice>& chosen) const {
     AxisList order;
     for (size_t factor = 0; factor < rule_.factors.size(); ++factor) {
       const std::vector<int> axes = SplitOrder(chosen, static_cast<int>(factor));
-      if (!axes.empty() && !Divides(static_cast<int>(factor), axes)) return;
+      if (!axes.empty() && !Divides(static_cast<int>(factor), axes)) return std::nullopt;
       order.insert(order.end(), axes.begin(), axes.end());
     }
-    bool sum = false, other = false;  // A layout cannot have different Partial ops.
+    return order;
+  }
+
+  // A layout cannot have different Partial ops.
+  bool MixesOps(const std::vector<Choice>& chosen) const {
+    bool sum = false, other = false;
     for (const Choice& choice : chosen) {
       for (size_t i = 0; i < rule_.outputs.size(); ++i) {
         const Placement placement = OutputPlacement(choice, i);
         if (placement.IsPartial()) (placement.op() == ReduceOp::kSum ? sum : other) = true;
       }
     }
-    if (sum && other) return;
-    Propagation candidate;
+    return sum && other;
+  }
+
+  int NumSharded(const std::vector<Choice>& chosen) const {
     int sharded = 0;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      Placements wanted(mesh_.num_axes());
-      for (int axis = 0; axis < mesh_.num_axes(); ++axis)
-        wanted[axis] = InputPlacement(chosen[axis], i);
-      candidate.inputs.push_back(Target(inputs_[i], wanted, ShardingAxes(order, wanted)));
-      if (!(candidate.inputs[i] == inputs_[i])) {
-        candidate.has_moves = true;
-        candidate.seconds += price_(inputs_[i], candidate.inputs[i], static_cast<int>(i));
-      }
+    for (const Choice& choice : chosen) {
+      for (size_t i = 0; i < rule_.outputs.size(); ++i)
+        sharded += OutputPlacement(choice, i).IsShard() ? 1 : 0;
     }
-    if (found_ && candidate.seconds > best_.seconds) return;
+    return sharded;
+  }
+
+  Placements Wanted(const std::vector<Choice>& chosen, size_t input) const {
+    Placements wanted(mesh_.num_axes());
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis)
+      wanted[axis] = InputPlacement(chosen[axis], input);
+    return wanted;
+  }
+
+  // A lower bound of the price of an operand's move; the same for many combinations.
+  double Bound(const Placements& wanted, size_t input) {
+    if (!bound_) return 0;
+    double& known = bounds_.At(input, wanted);
+    if (known < 0) {
+      known = bound_(inputs_[input], {wanted.data(), wanted.size()}, static_cast<int>(input));
+    }
+    return known;
+  }
+
+  void Evaluate(const Combination& combination) {
+    const std::vector<Choice>& chosen = combination.chosen;
+    // Bounds and prices are sums of doubles that may round differently.
+    const double limit = found_ ? best_.seconds * (1 + 1e-12) : 0;
+    std::vector<Placements> wanted;
+    double rest = 0;  // At least, of the operands that have no price yet.
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      wanted.push_back(Wanted(chosen, i));
+      rest += Bound(wanted[i], i);
+      if (found_ && rest > limit) return;
+    }
+    const std::optional<AxisList> order = FactorOrder(chosen);
+    if (!order || MixesOps(chosen)) return;
+    Propagation candidate;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      candidate.inputs.push_back(Target(inputs_[i], wanted[i], ShardingAxes(*order, wanted[i])));
+      rest -= Bound(wanted[i], i);
+      if (candidate.inputs[i] == inputs_[i]) continue;
+      candidate.has_moves = true;
+      candidate.seconds += price_(inputs_[i], candidate.inputs[i], static_cast<int>(i));
+      if (found_ && candidate.seconds + rest > limit * (1 + 1e-12)) return;
+    }
+    const int sharded = NumSharded(chosen);
+    const auto rank = [](double seconds, int sharded, int order) {
+      return std::make_tuple(seconds, -sharded, order);
+    };
+    if (found_ && rank(candidate.seconds, sharded, combination.order) >=
+                      rank(best_.seconds, best_sharded_, best_order_)) {
+      return;
+    }
     for (size_t i = 0; i < rule_.outputs.size(); ++i) {
       Placements made(mesh_.num_axes());
-      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis)
         made[axis] = OutputPlacement(chosen[axis], i);
-        sharded += made[axis].IsShard() ? 1 : 0;
-      }
       candidate.outputs.push_back(
-          Layout::Make(mesh_, made, output_shapes_[i], ShardingAxes(order, made)));
+          Layout::Make(mesh_, made, output_shapes_[i], ShardingAxes(*order, made)));
     }
-    if (found_ && candidate.seconds == best_.seconds && sharded <= best_sharded_) return;
     best_ = std::move(candidate);
     best_sharded_ = sharded;
+    best_order_ = combination.order;
     found_ = true;
   }
 
@@ -348,9 +452,12 @@ class Propagator {
   std::span<const Layout> inputs_;
   std::span<const Dims> output_shapes_;
   const MovePrice& price_;
+  const MoveBound& bound_;
   const MeshShape& mesh_;
+  BoundTable bounds_;
   Propagation best_;
   int best_sharded_ = 0;
+  int best_order_ = 0;
   bool found_ = false;
 };
 
@@ -383,8 +490,9 @@ std::string Rule::ToString() const {
 }
 
 Propagation Propagate(std::string_view op, const Rule& rule, std::span<const Layout> inputs,
-                      std::span<const Dims> output_shapes, const MovePrice& price) {
-  return Propagator(op, rule, inputs, output_shapes, price).Run();
+                      std::span<const Dims> output_shapes, const MovePrice& price,
+                      const MoveBound& bound) {
+  return Propagator(op, rule, inputs, output_shapes, price, bound).Run();
 }
 
 }  // namespace shardmesh

@@ -77,17 +77,22 @@ struct Propagation {
 /// index.
 using MovePrice = std::function<double(const Layout& from, const Layout& to, int operand)>;
 
+/// A lower bound of the price of any layout with the placements `to`; cheap.
+using MoveBound =
+    std::function<double(const Layout& from, std::span<const Placement> to, int operand)>;
+
 /// The cheapest choice that `rule` allows: a pure function of the arguments. Equal costs go to the
 /// choice with more sharded results, then to the first in the order of the table above. An axis
 /// shards a factor only if an operand that has the factor is not replicated on it, so an axis that
 /// no operand uses stays unused even if sharding along it would make a move cheaper. Several axes
 /// that shard the same factor split it in the order of the first operand that exactly these axes
 /// split, else in mesh order. Mesh axes of size one never cause a move; results are Replicate on
-/// them.
+/// them. The result does not depend on `bound`, which spares prices that cannot matter.
 /// Errors: throws Error(kInvalidArgument) naming `op` if meshes differ, or numbers of dims do not
 /// fit the rule.
 Propagation Propagate(std::string_view op, const Rule& rule, std::span<const Layout> inputs,
-                      std::span<const Dims> output_shapes, const MovePrice& price);
+                      std::span<const Dims> output_shapes, const MovePrice& price,
+                      const MoveBound& bound = {});
 
 }  // namespace shardmesh
 

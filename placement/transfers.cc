@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,19 +18,214 @@ std::string Describe(const MeshShape& mesh, const AxisList& axes) {
   return absl::StrCat("axes {", absl::StrJoin(axes, ", ", name), "}");
 }
 
-/// The first member to hold each distinct box. Boxes of two members in one layout are equal if the
-/// members differ only along axes that do not shard, and disjoint otherwise.
-std::vector<int> FirstHolders(const Layout& from, const AxisList& axes,
-                              const std::vector<Coord>& members) {
-  std::vector<int> holders;
-  for (size_t member = 0; member < members.size(); ++member) {
-    const auto is_first = [&](int axis) {
-      return from.placement(axis).IsShard() || members[member][axis] == 0;
-    };
-    if (std::all_of(axes.begin(), axes.end(), is_first))
-      holders.push_back(static_cast<int>(member));
+template <typename... Parts>
+[[noreturn]] void Refuse(const Layout& from, const Layout& to, const AxisList& axes,
+                         const Parts&... why) {
+  ThrowInvalid("no transfers from ", from.ToString(), " to ", to.ToString(), " over ",
+               Describe(from.mesh(), axes), ": ", why...);
+}
+
+void CheckAxes(const MeshShape& mesh, const AxisList& axes) {
+  for (const int axis : axes) {
+    if (axis < 0 || axis >= mesh.num_axes() || std::count(axes.begin(), axes.end(), axis) > 1) {
+      ThrowInvalid("axes {", absl::StrJoin(axes, ", "), "} must be distinct axes of the mesh ",
+                   mesh.ToString());
+    }
   }
-  return holders;
+}
+
+/// What a member of a group holds of a range of one dim, in some layout, and the coordinates along
+/// those axes that split the dim.
+struct Overlap {
+  Coord coord;  // Other axes as in the rank that asks.
+  ChunkRange range;
+};
+
+/// The transfers from or to one member of a group.
+class Member {
+ public:
+  Member(const Layout& from, const Layout& to, const AxisList& axes, std::span<const int> coord)
+      : from_(from), to_(to), axes_(axes), coord_(coord.begin(), coord.end()) {}
+
+  RankTransfers Run() const;
+  void AppendReceives(int position, std::vector<Transfer>& receives) const;
+
+ private:
+  bool IsInGroup(int axis) const {
+    return std::find(axes_.begin(), axes_.end(), axis) != axes_.end();
+  }
+  int PositionOf(const Coord& coord) const {
+    int position = 0;
+    for (const int axis : axes_) position = position * from_.mesh().size(axis) + coord[axis];
+    return position;
+  }
+  /// Whether the rank at `coord` holds the same box of `from_` as this one.
+  bool HoldsTheSame(const Coord& coord) const {
+    return std::all_of(axes_.begin(), axes_.end(), [&](int axis) {
+      return !from_.placement(axis).IsShard() || coord[axis] == coord_[axis];
+    });
+  }
+  /// Of the members that hold a box, the one that sends it to others has the lowest position.
+  bool IsFirstHolder() const {
+    return std::all_of(axes_.begin(), axes_.end(), [&](int axis) {
+      return from_.placement(axis).IsShard() || coord_[axis] == 0;
+    });
+  }
+  std::vector<Overlap> OverlapsInDim(const Layout& layout, int dim, ChunkRange wanted) const;
+  /// Calls `fn` with the coordinate and the common box of each member whose box of `layout`
+  /// overlaps `wanted`; along axes that split nothing, the coordinate is this rank's.
+  template <typename Fn>
+  void ForEachOverlap(const Layout& layout, const Box& wanted, const Fn& fn) const;
+  void AppendSends(int position, std::vector<Transfer>& sends) const;
+  template <typename Fn>
+  void ForEachReplica(const Coord& coord, const Fn& fn) const;
+
+  const Layout& from_;
+  const Layout& to_;
+  const AxisList& axes_;
+  const Coord coord_;
+};
+
+std::vector<Overlap> Member::OverlapsInDim(const Layout& layout, int dim, ChunkRange wanted) const {
+  std::vector<Overlap> pieces = {{coord_, {0, layout.global_shape()[dim]}}};
+  for (const int axis : layout.SplitAxes(dim)) {
+    const int size = layout.mesh().size(axis);
+    std::vector<Overlap> parts;
+    for (const Overlap& piece : pieces) {
+      const int64_t length = piece.range.end - piece.range.begin;
+      if (length == 0) continue;
+      int first = coord_[axis], last = first;
+      if (IsInGroup(axis)) {
+        const int64_t chunk = (length + size - 1) / size;
+        const int64_t begin = std::max(wanted.begin, piece.range.begin) - piece.range.begin;
+        const int64_t end = std::min(wanted.end, piece.range.end) - piece.range.begin;
+        if (begin >= end) continue;
+        first = static_cast<int>(begin / chunk);
+        last = static_cast<int>((end - 1) / chunk);
+      }
+      for (int index = first; index <= last; ++index) {
+        parts.push_back({piece.coord, Chunk(piece.range, index, size)});
+        parts.back().coord[axis] = index;
+      }
+    }
+    pieces = std::move(parts);
+  }
+  std::erase_if(pieces, [&](Overlap& piece) {
+    piece.range = {std::max(wanted.begin, piece.range.begin),
+                   std::min(wanted.end, piece.range.end)};
+    return piece.range.begin >= piece.range.end;
+  });
+  return pieces;
+}
+
+template <typename Fn>
+void Member::ForEachOverlap(const Layout& layout, const Box& wanted, const Fn& fn) const {
+  if (wanted.IsEmpty()) return;
+  const int num_dims = wanted.num_dims();
+  std::vector<std::vector<Overlap>> overlaps;
+  for (int dim = 0; dim < num_dims; ++dim) {
+    overlaps.push_back(OverlapsInDim(layout, dim, {wanted.begin[dim], wanted.end[dim]}));
+    if (overlaps.back().empty()) return;
+  }
+  std::vector<size_t> index(num_dims, 0);
+  Coord coord = coord_;
+  Box common = wanted;
+  while (true) {
+    for (int dim = 0; dim < num_dims; ++dim) {
+      const Overlap& overlap = overlaps[dim][index[dim]];
+      for (const int axis : layout.SplitAxes(dim)) coord[axis] = overlap.coord[axis];
+      common.begin[dim] = overlap.range.begin;
+      common.end[dim] = overlap.range.end;
+    }
+    fn(coord, common);
+    int dim = num_dims - 1;
+    while (dim >= 0 && ++index[dim] == overlaps[dim].size()) index[dim--] = 0;
+    if (dim < 0) return;
+  }
+}
+
+void Member::AppendReceives(int position, std::vector<Transfer>& receives) const {
+  const size_t first = receives.size();
+  const Box wanted = to_.LocalBox(coord_);
+  int64_t missing = wanted.NumElements();
+  ForEachOverlap(from_, wanted, [&](const Coord& coord, const Box& common) {
+    Coord holder = coord;
+    if (!HoldsTheSame(coord)) {
+      for (const int axis : axes_) {
+        if (!from_.placement(axis).IsShard()) holder[axis] = 0;
+      }
+    }
+    receives.push_back({PositionOf(holder), position, common});
+    missing -= common.NumElements();
+  });
+  if (missing != 0) {
+    Refuse(from_, to_, axes_, "no member holds all of ", wanted.ToString(), ", which the rank at (",
+           absl::StrJoin(coord_, ", "), ") needs");
+  }
+  const auto by_source = [](const Transfer& a, const Transfer& b) { return a.source < b.source; };
+  const auto begin = receives.begin() + static_cast<int64_t>(first);
+  if (!std::is_sorted(begin, receives.end(), by_source))
+    std::sort(begin, receives.end(), by_source);
+}
+
+/// Calls `fn` with `coord` at every coordinate along the axes of the group that do not split in
+/// `to_`.
+template <typename Fn>
+void Member::ForEachReplica(const Coord& coord, const Fn& fn) const {
+  Coord replica = coord;
+  for (const int axis : axes_) {
+    if (!to_.placement(axis).IsShard()) replica[axis] = 0;
+  }
+  while (true) {
+    fn(replica);
+    size_t i = axes_.size();
+    for (; i > 0; --i) {
+      const int axis = axes_[i - 1];
+      if (to_.placement(axis).IsShard()) continue;
+      if (++replica[axis] < to_.mesh().size(axis)) break;
+      replica[axis] = 0;
+    }
+    if (i == 0) return;
+  }
+}
+
+void Member::AppendSends(int position, std::vector<Transfer>& sends) const {
+  if (!IsFirstHolder()) return;
+  ForEachOverlap(to_, from_.LocalBox(coord_), [&](const Coord& coord, const Box& common) {
+    ForEachReplica(coord, [&](const Coord& target) {
+      // Those that hold the box take their own.
+      if (!HoldsTheSame(target)) sends.push_back({position, PositionOf(target), common});
+    });
+  });
+}
+
+RankTransfers Member::Run() const {
+  RankTransfers transfers;
+  for (const int axis : axes_) transfers.group_size *= from_.mesh().size(axis);
+  transfers.position = PositionOf(coord_);
+  AppendReceives(transfers.position, transfers.receives);
+  AppendSends(transfers.position, transfers.sends);
+  for (const Transfer& transfer : transfers.receives) {
+    if (transfer.source == transfers.position) transfers.sends.push_back(transfer);
+  }
+  const auto by_target = [](const Transfer& a, const Transfer& b) { return a.target < b.target; };
+  std::sort(transfers.sends.begin(), transfers.sends.end(), by_target);
+  return transfers;
+}
+
+/// Checks what all members can know.
+void CheckGroup(const Layout& from, const Layout& to, const AxisList& axes,
+                std::span<const int> coord) {
+  if (!from || !to || from.mesh() != to.mesh() || from.global_shape() != to.global_shape()) {
+    ThrowInvalid("no transfers from ", from.ToString(), " to ", to.ToString(),
+                 ": mesh and global shape must be equal");
+  }
+  CheckAxes(from.mesh(), axes);
+  from.mesh().CheckCoord(coord);
+  for (const int axis : axes) {
+    if (from.placement(axis).IsPartial() || to.placement(axis).IsPartial())
+      Refuse(from, to, axes, "values would have to be reduced");
+  }
 }
 
 }  // namespace
@@ -36,15 +233,9 @@ std::vector<int> FirstHolders(const Layout& from, const AxisList& axes,
 std::vector<Coord> GroupCoords(const MeshShape& mesh, const AxisList& axes,
                                std::span<const int> coord) {
   mesh.CheckCoord(coord);
+  CheckAxes(mesh, axes);
   int64_t size = 1;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || axes[i] >= mesh.num_axes() ||
-        std::count(axes.begin(), axes.end(), axes[i]) > 1) {
-      ThrowInvalid("axes {", absl::StrJoin(axes, ", "), "} must be distinct axes of the mesh ",
-                   mesh.ToString());
-    }
-    size *= mesh.size(axes[i]);
-  }
+  for (const int axis : axes) size *= mesh.size(axis);
   std::vector<Coord> members(size, Coord(coord.begin(), coord.end()));
   for (int64_t member = 0; member < size; ++member) {
     int64_t rest = member;
@@ -58,42 +249,18 @@ std::vector<Coord> GroupCoords(const MeshShape& mesh, const AxisList& axes,
 
 std::vector<Transfer> Transfers(const Layout& from, const Layout& to, const AxisList& axes,
                                 std::span<const int> coord) {
-  if (!from || !to || from.mesh() != to.mesh() || from.global_shape() != to.global_shape()) {
-    ThrowInvalid("no transfers from ", from.ToString(), " to ", to.ToString(),
-                 ": mesh and global shape must be equal");
-  }
-  const std::vector<Coord> members = GroupCoords(from.mesh(), axes, coord);
-  const auto refuse = [&](const auto&... why) {
-    ThrowInvalid("no transfers from ", from.ToString(), " to ", to.ToString(), " over ",
-                 Describe(from.mesh(), axes), ": ", why...);
-  };
-  for (const int axis : axes) {
-    if (from.placement(axis).IsPartial() || to.placement(axis).IsPartial())
-      refuse("values would have to be reduced");
-  }
-  std::vector<Box> held;
-  for (const Coord& member : members) held.push_back(from.LocalBox(member));
-  const std::vector<int> holders = FirstHolders(from, axes, members);
-
+  CheckGroup(from, to, axes, coord);
   std::vector<Transfer> transfers;
-  for (int target = 0; target < static_cast<int>(members.size()); ++target) {
-    const size_t first = transfers.size();
-    const Box wanted = to.LocalBox(members[target]);
-    int64_t missing = wanted.NumElements();
-    for (const int holder : holders) {
-      const Box common = Intersect(held[holder], wanted);
-      if (common.IsEmpty()) continue;
-      transfers.push_back({held[holder] == held[target] ? target : holder, target, common});
-      missing -= common.NumElements();
-    }
-    if (missing != 0) {
-      refuse("no member holds all of ", wanted.ToString(), ", which the rank at (",
-             absl::StrJoin(members[target], ", "), ") needs");
-    }
-    std::sort(transfers.begin() + static_cast<int64_t>(first), transfers.end(),
-              [](const Transfer& a, const Transfer& b) { return a.source < b.source; });
-  }
+  int position = 0;
+  for (const Coord& member : GroupCoords(from.mesh(), axes, coord))
+    Member(from, to, axes, member).AppendReceives(position++, transfers);
   return transfers;
+}
+
+RankTransfers TransfersOfRank(const Layout& from, const Layout& to, const AxisList& axes,
+                              std::span<const int> coord) {
+  CheckGroup(from, to, axes, coord);
+  return Member(from, to, axes, coord).Run();
 }
 
 }  // namespace shardmesh

@@ -14,11 +14,39 @@ int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /// Rounds of a tree over `size` members: ceil(log2(size)). A merged group never takes more than its
 /// axes one by one.
-int TreeRounds(int64_t size) { return std::bit_width(static_cast<uint64_t>(size - 1)); }
+int TreeRounds(uint64_t size) { return std::bit_width(size - 1); }
 
 }  // namespace
 
+AxisSet SetOf(const AxisList& axes) {
+  AxisSet set = 0;
+  for (const int axis : axes) set |= 1u << axis;
+  return set;
+}
+
 bool IsLocal(StepKind kind) { return kind == StepKind::kSlice || kind == StepKind::kMakePartial; }
+
+StepKind StepKindOf(AxisSet axes, const PlanState& from, const PlanState& to) {
+  const auto all = [&](auto&& test) {
+    for (int axis = 0; axis < MeshShape::kMaxAxes; ++axis) {
+      if (Has(axes, axis) && !test(axis)) return false;
+    }
+    return true;
+  };
+  if (all([&](int axis) { return from.IsReplicate(axis) && to.IsShard(axis); }))
+    return StepKind::kSlice;
+  if (all([&](int axis) { return from.IsReplicate(axis) && to.IsPartial(axis); }))
+    return StepKind::kMakePartial;
+  if (all([&](int axis) { return from.IsShard(axis) && to.IsReplicate(axis); }))
+    return StepKind::kAllGather;
+  if (all([&](int axis) { return from.IsPartial(axis) && to.IsReplicate(axis); }))
+    return StepKind::kAllReduce;
+  if (all([&](int axis) { return from.IsPartial(axis) && to.IsShard(axis); }))
+    return StepKind::kReduceScatter;
+  SHARDMESH_CHECK(all([&](int axis) { return !from.IsPartial(axis) && !to.IsPartial(axis); }))
+      << "no step changes these placements at once";
+  return StepKind::kAllToAll;
+}
 
 CostModel::CostModel(const MeshShape& mesh, const Dims& shape, const PlanOptions& options)
     : mesh_(mesh), shape_(shape), options_(options) {
@@ -32,94 +60,165 @@ CostModel::CostModel(const MeshShape& mesh, const Dims& shape, const PlanOptions
   if (!sane)
     ThrowInvalid(
         "plan options: element bytes and bandwidths must be positive, latencies not negative");
-}
-
-int64_t CostModel::GroupSize(std::span<const int> axes) const {
-  int64_t size = 1;
-  for (const int axis : axes) size *= AxisSize(axis);
-  return size;
-}
-
-Dims CostModel::LocalShape(const PlanState& state) const {
-  // ceil(ceil(n / p) / q) == ceil(n / pq), so the order of the splits does not matter.
-  Dims extents = shape_;
-  for (int axis = 0; axis < num_axes(); ++axis) {
-    if (!state.IsShard(axis)) continue;
-    int64_t& extent = extents[state.ShardDim(axis)];
-    extent = CeilDiv(extent, AxisSize(axis));
+  local_seconds_per_byte_ = 1 / options.local_bytes_per_second;
+  FillGroups();
+  FillLayers();
+  total_bytes_ = static_cast<double>(options.element_bytes);
+  for (int dim = 0; dim < shape.size(); ++dim) {
+    total_bytes_ *= static_cast<double>(shape[dim]);
+    // ceil(ceil(n / p) / q) == ceil(n / pq), so the order of the splits does not matter.
+    for (AxisSet splits = 0; splits < (1u << mesh.num_axes()); ++splits)
+      extents_[dim][splits] = CeilDiv(shape[dim], groups_[splits].size);
   }
-  return extents;
 }
 
-int64_t CostModel::LocalBytes(const PlanState& state) const {
-  return LocalShape(state).NumElements() * options_.element_bytes;
+void CostModel::FillGroups() {
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    const LinkCost link = Link(axis);
+    const double seconds_per_byte = 1 / link.bytes_per_second;
+    if (mesh_.size(axis) > 1) real_axes_ |= 1u << axis;
+    for (AxisSet set = 0; set < (1u << axis); ++set) {
+      const Group& without = groups_[set];
+      Group& group = groups_[set | (1u << axis)];
+      group.size = without.size * mesh_.size(axis);
+      group.rounds = TreeRounds(group.size);
+      group.latency_seconds = std::max(without.latency_seconds, link.latency_seconds);
+      group.seconds_per_byte = std::max(without.seconds_per_byte, seconds_per_byte);
+      group.kept_factor = static_cast<double>(group.size - 1) / group.size;
+    }
+  }
 }
 
-int64_t CostModel::BytesAsked(std::span<const int> axes, const PlanState& from,
-                              const PlanState& to) const {
-  int64_t copies = 1;
-  for (const int axis : axes) copies *= to.IsReplicate(axis) ? AxisSize(axis) : 1;
-  return copies * LocalBytes(from);
+void CostModel::FillLayers() {
+  const auto fill = [&](auto& layers, int& count, auto value_of) {
+    double below = 0;
+    AxisSet rest = real_axes_;
+    while (rest != 0) {
+      double least = -1;
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if (Has(rest, axis) && (least < 0 || value_of(axis) < least)) least = value_of(axis);
+      }
+      layers[count++] = {rest, least - below};
+      below = least;
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if (value_of(axis) <= least) rest &= ~(1u << axis);
+      }
+    }
+  };
+  fill(latency_layers_, num_latency_layers_,
+       [&](int axis) { return groups_[1u << axis].latency_seconds; });
+  fill(bandwidth_layers_, num_bandwidth_layers_,
+       [&](int axis) { return groups_[1u << axis].seconds_per_byte; });
 }
 
-int64_t CostModel::BytesSent(StepKind kind, std::span<const int> axes, const PlanState& from,
+int64_t CostModel::Elements(const PlanState& state) const {
+  std::array<AxisSet, Dims::kMaxRank> splits{};
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    if (state.IsShard(axis)) splits[state.ShardDim(axis)] |= 1u << axis;
+  }
+  int64_t elements = 1;
+  for (int dim = 0; dim < shape_.size(); ++dim) elements *= extents_[dim][splits[dim]];
+  return elements;
+}
+
+int64_t CostModel::BytesSent(StepKind kind, AxisSet axes, const PlanState& from,
                              const PlanState& to) const {
-  const int64_t group = GroupSize(axes);
-  const Dims own = LocalShape(from);
+  const int64_t before = Elements(from);
   switch (kind) {
     case StepKind::kSlice:
     case StepKind::kMakePartial:
       return 0;
     case StepKind::kAllGather:
-      return (group - 1) * LocalBytes(from);
+      return (groups_[axes].size - 1) * Bytes(before);
     case StepKind::kReduceScatter:
-      return LocalBytes(from) - LocalBytes(to);
-    case StepKind::kAllReduce: {
-      // Reduce-scatter and all-gather of the flattened elements: (whole - chunk) + (group - 1) *
-      // chunk.
-      const int64_t whole = own.NumElements();
-      return (whole + (group - 2) * CeilDiv(whole, group)) * options_.element_bytes;
-    }
+      return Bytes(before - Elements(to));
+    case StepKind::kAllReduce:
+      return Bytes(AllReduceElements(axes, before));
     case StepKind::kAllToAll: {
       // Both boxes of coordinate 0 begin at 0: what stays is the smaller extent in every dim.
-      Dims stays = LocalShape(to);
-      for (int d = 0; d < own.size(); ++d) stays[d] = std::min(stays[d], own[d]);
-      return BytesAsked(axes, from, to) - stays.NumElements() * options_.element_bytes;
+      int64_t copies = 1, stays = 1;
+      std::array<AxisSet, Dims::kMaxRank> splits[2] = {};
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if (Has(axes, axis) && to.IsReplicate(axis)) copies *= mesh_.size(axis);
+        if (from.IsShard(axis)) splits[0][from.ShardDim(axis)] |= 1u << axis;
+        if (to.IsShard(axis)) splits[1][to.ShardDim(axis)] |= 1u << axis;
+      }
+      for (int dim = 0; dim < shape_.size(); ++dim) {
+        stays *= std::min(extents_[dim][splits[0][dim]], extents_[dim][splits[1][dim]]);
+      }
+      return Bytes(copies * before - stays);
     }
   }
   SHARDMESH_CHECK(false) << "step kind " << static_cast<int>(kind);
   return 0;
 }
 
-double CostModel::Seconds(StepKind kind, std::span<const int> axes, const PlanState& from,
+double CostModel::Seconds(StepKind kind, AxisSet axes, const PlanState& from,
                           const PlanState& to) const {
-  if (IsLocal(kind)) {
-    const int64_t copied = kind == StepKind::kSlice ? LocalBytes(to) : LocalBytes(from);
-    return static_cast<double>(copied) / options_.local_bytes_per_second;
+  switch (kind) {
+    case StepKind::kSlice:
+      return CopySeconds(Elements(to));
+    case StepKind::kMakePartial:
+      return CopySeconds(Elements(from));
+    case StepKind::kAllGather:
+      return AllGatherSeconds(axes, Elements(from));
+    case StepKind::kReduceScatter:
+      return ReduceScatterSeconds(axes, Elements(to));
+    case StepKind::kAllReduce:
+      return AllReduceSeconds(axes, Elements(from));
+    case StepKind::kAllToAll:
+      break;
   }
-  const int64_t group = GroupSize(axes);
-  double bytes = 0;
-  if (kind == StepKind::kAllToAll) {
-    // The rank at coordinate 0 may happen to keep everything; others do not.
-    bytes = static_cast<double>(BytesAsked(axes, from, to)) * static_cast<double>(group - 1) /
-            static_cast<double>(group);
-  } else {
-    bytes = static_cast<double>(BytesSent(kind, axes, from, to));
+  AxisSet replicated = 0;
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    if (Has(axes, axis) && to.IsReplicate(axis)) replicated |= 1u << axis;
   }
-  const int rounds = TreeRounds(group) * (kind == StepKind::kAllReduce ? 2 : 1);
-  double latency = 0, seconds_per_byte = 0;
-  for (const int axis : axes) {
-    latency = std::max(latency, Link(axis).latency_seconds);
-    seconds_per_byte = std::max(seconds_per_byte, 1 / Link(axis).bytes_per_second);
-  }
-  return latency * rounds + bytes * seconds_per_byte;
+  // The rank at coordinate 0 may happen to keep everything; others do not.
+  return AllToAllSeconds(axes, replicated, Elements(from));
 }
 
-bool CostModel::SameLinks(std::span<const int> axes) const {
-  return std::all_of(axes.begin(), axes.end(), [&](int axis) {
-    return Link(axis).latency_seconds == Link(axes[0]).latency_seconds &&
-           Link(axis).bytes_per_second == Link(axes[0]).bytes_per_second;
-  });
+double CostModel::MinLinkSeconds(const Work& work, AxisSet target_sharded, AxisSet sliced) const {
+  const AxisSet gathered = work.sharded | work.reduced | (sliced & ~target_sharded);
+  const AxisSet summed = work.scattered | work.reduced;
+  const AxisSet once = gathered | summed;
+  double seconds = 0;
+  // Each of these axes is in some group, those to be reduced and gathered in two or in an
+  // all-reduce, and the trees of all groups are together no lower than one tree over all.
+  for (int i = 0; i < num_latency_layers_; ++i) {
+    const Layer& layer = latency_layers_[i];
+    const auto size = static_cast<uint64_t>(groups_[once & layer.axes].size);
+    const auto again = static_cast<uint64_t>(groups_[work.reduced & layer.axes].size);
+    seconds += layer.step * TreeRounds(size * again);
+  }
+  // What the links of a layer carry if faster axes make all boxes as small as they can before and
+  // gather after: the target's boxes but for the part that was there, and what is reduced but for
+  // the part that stays.
+  for (int i = 0; i < num_bandwidth_layers_; ++i) {
+    const Layer& layer = bandwidth_layers_[i];
+    const AxisSet faster = real_axes_ & ~layer.axes;
+    const double bytes =
+        BytesOver(target_sharded | faster) * groups_[gathered & layer.axes].kept_factor +
+        BytesOver(work.all_sharded | sliced | (work.all_partial & faster)) *
+            groups_[summed & layer.axes].kept_factor;
+    seconds += layer.step * bytes;
+  }
+  return seconds;
+}
+
+double CostModel::MinSeconds(const Work& work, AxisSet target_sharded,
+                             AxisSet target_partial) const {
+  double local = 0;
+  // The last axis to become Partial does so when all of them replicate or are Partial.
+  const AxisSet made = target_partial & ~(work.all_partial & ~work.reduced);
+  if (made != 0) local = BytesOver(real_axes_ & ~made) * local_seconds_per_byte_;
+  const AxisSet replicated = real_axes_ & ~work.all_sharded & ~work.all_partial;
+  double least = MinLinkSeconds(work, target_sharded, 0);
+  if ((work.scattered | work.reduced) == 0) return local + least;
+  // Less is reduced if axes that replicate are sliced before, and gathered after unless the target
+  // shards them.
+  for (AxisSet sliced = replicated; sliced != 0; sliced = (sliced - 1) & replicated)
+    least = std::min(least, MinLinkSeconds(work, target_sharded, sliced));
+  return local + least;
 }
 
 }  // namespace shardmesh::internal

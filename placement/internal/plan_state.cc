@@ -55,38 +55,6 @@ Layout PlanState::ToLayout(const MeshShape& mesh, const Dims& shape) const {
   return Layout::Make(mesh, placements, shape, order);
 }
 
-int PlanState::NumSplits(int dim) const {
-  int count = 0;
-  for (int axis = 0; axis < kMaxAxes; ++axis) count += IsShard(axis, dim);
-  return count;
-}
-
-bool PlanState::IsInnermost(int axis) const {
-  return IsShard(axis) && Depth(axis) == NumSplits(ShardDim(axis)) - 1;
-}
-
-PlanState PlanState::WithReplicate(int axis) const {
-  PlanState result = *this;
-  result.codes_[axis] = kReplicate;
-  if (!IsShard(axis)) return result;
-  for (int other = 0; other < kMaxAxes; ++other) {
-    if (IsShard(other, ShardDim(axis)) && Depth(other) > Depth(axis)) --result.codes_[other];
-  }
-  return result;
-}
-
-PlanState PlanState::WithShard(int axis, int dim) const {
-  PlanState result = WithReplicate(axis);
-  result.codes_[axis] = static_cast<uint8_t>(kShard + dim * kDepths + result.NumSplits(dim));
-  return result;
-}
-
-PlanState PlanState::WithPartial(int axis, ReduceOp op) const {
-  PlanState result = *this;
-  result.codes_[axis] = static_cast<uint8_t>(kPartial + static_cast<int>(op));
-  return result;
-}
-
 AxisList ChangedAxes(const PlanState& from, const PlanState& to) {
   bool changed[kMaxAxes] = {};
   for (int axis = 0; axis < kMaxAxes; ++axis)

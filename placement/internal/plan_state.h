@@ -6,6 +6,7 @@
 #define SHARDMESH_PLACEMENT_INTERNAL_PLAN_STATE_H_
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <utility>
 
@@ -33,23 +34,19 @@ class PlanState {
   int ShardDim(int axis) const { return (codes_[axis] - kShard) / kDepths; }
   int Depth(int axis) const { return (codes_[axis] - kShard) % kDepths; }
   ReduceOp PartialOp(int axis) const { return static_cast<ReduceOp>(codes_[axis] - kPartial); }
-  /// Number of axes that split `dim`.
-  int NumSplits(int dim) const;
-  /// True if `axis` is the innermost split of a dim.
-  bool IsInnermost(int axis) const;
-
-  /// `axis` becomes Replicate; the other splits keep their order.
-  PlanState WithReplicate(int axis) const;
-  /// `axis` becomes the innermost split of `dim`, whatever its placement was.
-  PlanState WithShard(int axis, int dim) const;
-  /// `axis`, which replicates, becomes Partial.
-  PlanState WithPartial(int axis, ReduceOp op) const;
-
-  friend bool operator==(const PlanState&, const PlanState&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const PlanState& state) {
-    return H::combine(std::move(h), state.codes_);
+  /// For in-place changes, which must leave depths 0, 1, .. in each dim.
+  void SetReplicate(int axis) { codes_[axis] = kReplicate; }
+  void SetPartial(int axis, ReduceOp op) {
+    codes_[axis] = static_cast<uint8_t>(kPartial + static_cast<int>(op));
   }
+  void SetShard(int axis, int dim, int depth) {
+    codes_[axis] = static_cast<uint8_t>(kShard + dim * kDepths + depth);
+  }
+
+  /// All of the state in one word.
+  uint64_t Word() const { return std::bit_cast<uint64_t>(codes_); }
+
+  friend bool operator==(const PlanState& a, const PlanState& b) { return a.Word() == b.Word(); }
 
  private:
   static constexpr int kReplicate = 0;
@@ -58,7 +55,8 @@ class PlanState {
   static constexpr int kDepths = 8;
   static_assert(MeshShape::kMaxAxes <= kDepths && kShard + Dims::kMaxRank * kDepths <= 256);
 
-  std::array<uint8_t, MeshShape::kMaxAxes> codes_{};
+  std::array<uint8_t, 8> codes_{};
+  static_assert(MeshShape::kMaxAxes <= 8);
 };
 
 /// The axes along which data moves when `from` becomes `to`, in mesh order: those whose placement
