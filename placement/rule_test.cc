@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,10 @@ TEST(Rule, NamesWhatIsWrongInItsText) {
 
 double MoveSeconds(const Layout& from, const Layout& to, int) { return MakePlan(from, to).seconds; }
 
+double MinMoveSeconds(const Layout& from, std::span<const Placement> to, int) {
+  return MinSeconds(from, to);
+}
+
 // Shapes in which factor number f has extent `extents[f]` and a whole dim 7.
 std::vector<Dims> ShapesOf(const std::vector<Rule::FactorOfDim>& tensors,
                            const std::vector<int64_t>& extents) {
@@ -96,7 +101,14 @@ struct Problem {
     return layouts;
   }
   Propagation Solve(const std::vector<Layout>& inputs) const {
-    return Propagate("op", rule, inputs, output_shapes, MoveSeconds);
+    const Propagation result = Propagate("op", rule, inputs, output_shapes, MoveSeconds);
+    // Bounds spare prices and change nothing.
+    const Propagation bounded =
+        Propagate("op", rule, inputs, output_shapes, MoveSeconds, MinMoveSeconds);
+    EXPECT_EQ(bounded.inputs, result.inputs);
+    EXPECT_EQ(bounded.outputs, result.outputs);
+    EXPECT_EQ(bounded.seconds, result.seconds);
+    return result;
   }
 
   Rule rule;

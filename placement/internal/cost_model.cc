@@ -205,18 +205,25 @@ double CostModel::MinLinkSeconds(const Work& work, AxisSet target_sharded, AxisS
   return seconds;
 }
 
-double CostModel::MinSeconds(const Work& work, AxisSet target_sharded,
-                             AxisSet target_partial) const {
+double CostModel::MinSeconds(const Work& work, AxisSet target_sharded, AxisSet target_partial,
+                             double enough) const {
   double local = 0;
   // The last axis to become Partial does so when all of them replicate or are Partial.
   const AxisSet made = target_partial & ~(work.all_partial & ~work.reduced);
   if (made != 0) local = BytesOver(real_axes_ & ~made) * local_seconds_per_byte_;
+  // What only has to be sliced ends as the box of the target, unless links are faster than copies.
+  if (made == 0 && bandwidth_layers_[0].step >= local_seconds_per_byte_ &&
+      (work.sharded | work.reduced | work.scattered) == 0 &&
+      (target_sharded & ~work.all_sharded) != 0) {
+    return BytesOver(target_sharded) * local_seconds_per_byte_;
+  }
   const AxisSet replicated = real_axes_ & ~work.all_sharded & ~work.all_partial;
   double least = MinLinkSeconds(work, target_sharded, 0);
   if ((work.scattered | work.reduced) == 0) return local + least;
   // Less is reduced if axes that replicate are sliced before, and gathered after unless the target
   // shards them.
-  for (AxisSet sliced = replicated; sliced != 0; sliced = (sliced - 1) & replicated)
+  for (AxisSet sliced = replicated; sliced != 0 && local + least > enough;
+       sliced = (sliced - 1) & replicated)
     least = std::min(least, MinLinkSeconds(work, target_sharded, sliced));
   return local + least;
 }

@@ -87,8 +87,10 @@ class CostModel {
   }
 
   /// A lower bound of the seconds that `work` takes on the way to a target that shards
-  /// `target_sharded` and is Partial on `target_partial`.
-  double MinSeconds(const Work& work, AxisSet target_sharded, AxisSet target_partial) const;
+  /// `target_sharded` and is Partial on `target_partial`; any number up to `enough` if it is not
+  /// greater than that.
+  double MinSeconds(const Work& work, AxisSet target_sharded, AxisSet target_partial,
+                    double enough = 0) const;
 
  private:
   struct Group {

@@ -17,8 +17,8 @@ namespace {
 constexpr int kMaxAxes = MeshShape::kMaxAxes;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-/// A bound may exceed the cost that it bounds by its rounding.
-constexpr double kRounding = 1 + 1e-12;
+/// More than the rounding of a sum of costs.
+constexpr double kRounding = 1 + 1e-9;
 
 /// A state taken apart.
 struct Parts {
@@ -46,9 +46,8 @@ class NodeTable {
  public:
   struct Node {
     PlanState state;
-    double seconds;  // From the source, with kStepSeconds for each step.
+    double seconds;  // From the source, with the charge of each step.
     double rest;     // At least, to the target.
-    int num_steps;
     int parent;
   };
 
@@ -109,10 +108,13 @@ class Search {
  private:
   struct Entry {
     double total;
-    int num_steps;
+    double rest;
     int node;
     bool operator<(const Entry& other) const {  // The top of the heap is the least.
-      return std::tie(total, num_steps, node) > std::tie(other.total, other.num_steps, other.node);
+      // Among totals that are nearly equal, the one that is nearest to the target: there are many
+      // where axes or dims are alike.
+      return std::make_tuple(static_cast<float>(total), rest, node) >
+             std::make_tuple(static_cast<float>(other.total), other.rest, other.node);
     }
   };
 
@@ -125,14 +127,11 @@ class Search {
             work_.scattered & ~axes, work_.all_partial & ~axes,
             (work_.all_sharded & ~axes) | sharded};
   }
-  double MinSeconds(const Work& work) const {
-    return costs_.MinSeconds(work, goal_.sharded, goal_.partial);
-  }
   /// Whether a step of at least `seconds`, with at least `work` after it, can be part of a plan as
   /// cheap as the best so far.
   bool MayPay(double seconds, const Work& work) const {
-    const double rest = MinSeconds(work);
-    return from_seconds_ + seconds + kStepSeconds + rest <= best_ * kRounding;
+    const double left = best_ - (from_seconds_ + seconds + kStepSeconds);
+    return left > 0 && MinRest(work, left / kRounding - 1e-7) < left;
   }
 
   /// Lowers best_ to the cost of some plain plans.
@@ -161,6 +160,14 @@ class Search {
   }
   int64_t ElementsOf(const Parts& parts) const;
   static double Charge(AxisSet axes) { return kStepSeconds + kAxisSeconds * std::popcount(axes); }
+  /// A lower bound of what is left, with the charges of its steps.
+  double MinRest(const Work& work, double enough = 0) const {
+    const AxisSet made = goal_.partial & ~(work.all_partial & ~work.reduced);
+    const AxisSet moved = work.sharded | work.reduced | work.scattered;
+    return costs_.MinSeconds(work, goal_.sharded, goal_.partial, enough) +
+           kStepSeconds * ((made != 0 ? 1 : 0) + (moved != 0 ? 1 : 0)) +
+           kAxisSeconds * (std::popcount(made) + std::popcount(moved));
+  }
   /// Notes the way to `to` by a step over `axes` from the state that is expanded.
   void Relax(const Parts& parts, const PlanState& to, AxisSet axes, double seconds);
   std::vector<PlanState> PathTo(int index);
@@ -273,27 +280,19 @@ void Search::ForEachArrangement(AxisSet leaving, AxisSet axes, const Fn& fn) {
 
 void Search::Relax(const Parts& parts, const PlanState& to, AxisSet axes, double seconds) {
   const double total = from_seconds_ + seconds + Charge(axes);
-  const int num_steps = nodes_[from_index_].num_steps + 1;
-  const int found = nodes_.Find(to);
+  int found = nodes_.Find(to);
   if (found >= 0) {
     NodeTable::Node& node = nodes_[found];
-    if (std::tie(node.seconds, node.num_steps) <= std::tie(total, num_steps)) return;
+    if (node.seconds <= total) return;
     node.seconds = total;
-    node.num_steps = num_steps;
     node.parent = from_index_;
-    if (to == target_) best_ = std::min(best_, total);
-    queue_.push_back({total + node.rest, num_steps, found});
   } else {
-    double rest = 0;
-    if (to == target_) {
-      best_ = std::min(best_, total);
-    } else {
-      rest = kStepSeconds + MinSeconds(WorkOf(parts, to));
-    }
-    if (total + rest > best_ * kRounding) return;
-    const int added = nodes_.AddFound({to, total, rest, num_steps, from_index_});
-    queue_.push_back({total + rest, num_steps, added});
+    const double rest = to == target_ ? 0 : MinRest(WorkOf(parts, to));
+    if (total + rest >= best_) return;
+    found = nodes_.AddFound({to, total, rest, from_index_});
   }
+  if (to == target_) best_ = std::min(best_, total);
+  queue_.push_back({total + nodes_[found].rest, nodes_[found].rest, found});
   std::push_heap(queue_.begin(), queue_.end());
 }
 
@@ -459,7 +458,8 @@ void Search::TryPlainPlan(AxisSet sliced, bool scatters) {
   for (AxisSet rest = made; rest != 0; rest &= rest - 1) to.SetReplicate(std::countr_zero(rest));
   step_to(to);
   step_to(target_);
-  best_ = std::min(best_, total);
+  // The search has to find a way of the same cost, which may differ by rounding.
+  best_ = std::min(best_, total * kRounding);
 }
 
 void Search::TryPlainPlans() {
@@ -486,19 +486,16 @@ std::vector<PlanState> Search::PathTo(int index) {
 std::vector<PlanState> Search::Run() {
   TryPlainPlans();
   nodes_.Find(source_);
-  queue_.push_back({0, 0, nodes_.AddFound({source_, 0, 0, 0, -1})});
-  int num_expanded = 0;
-  while (!queue_.empty() && num_expanded < kMaxExpanded) {
+  queue_.push_back({0, 0, nodes_.AddFound({source_, 0, 0, -1})});
+  for (int expanded = 0; !queue_.empty() && expanded < kMaxExpanded;) {
     const Entry entry = queue_.front();
     std::pop_heap(queue_.begin(), queue_.end());
     queue_.pop_back();
-    NodeTable::Node& node = nodes_[entry.node];
-    if (node.state == target_) return PathTo(entry.node);
-    // An entry of an older, dearer way, or one that the best plan has overtaken.
-    if (entry.total > node.seconds + node.rest || entry.total > best_ * kRounding) continue;
-    if (entry.num_steps > node.num_steps) continue;
+    const NodeTable::Node& node = nodes_[entry.node];
+    // Older and dearer ways, and those that the best plan has overtaken.
+    if (entry.total > node.seconds + node.rest || entry.total >= best_) continue;
     Expand(entry.node);
-    ++num_expanded;
+    ++expanded;
   }
   const int found = nodes_.Find(target_);
   return found >= 0 ? PathTo(found) : std::vector<PlanState>();
