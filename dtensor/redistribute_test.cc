@@ -57,9 +57,17 @@ void CheckPairs(const MeshShape& mesh_shape, const std::vector<Pair>& pairs,
 }
 
 const std::vector<MeshShape>& Meshes() {
-  static const auto* meshes = new std::vector<MeshShape>{
-      {{"x", 2}},           {{"x", 3}},           {{"x", 4}},
-      {{"x", 2}, {"y", 2}}, {{"x", 3}, {"y", 2}}, {{"x", 2}, {"y", 1}, {"z", 2}}};
+  // Links without latency make plans of small tensors take the detours of large ones.
+  const LinkCost fast = {0, 1e9}, slow = {0, 1e6};
+  static const auto* meshes =
+      new std::vector<MeshShape>{{{"x", 2}},
+                                 {{"x", 3}},
+                                 {{"x", 4}},
+                                 {{"x", 2}, {"y", 2}},
+                                 {{"x", 3}, {"y", 2}},
+                                 {{"x", 2}, {"y", 1}, {"z", 2}},
+                                 {{"x", 3, slow}, {"y", 2, fast}},
+                                 {{"x", 2, fast}, {"y", 2, slow}, {"z", 2, fast}}};
   return *meshes;
 }
 

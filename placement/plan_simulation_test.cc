@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "shardmesh/base/error.h"
 #include "shardmesh/placement/plan.h"
 
 namespace shardmesh {
@@ -409,6 +410,44 @@ TEST(PlanSimulation, SampledPairsOnThreeAxes) {
       }
     }
   }
+}
+
+TEST(PlanSimulation, SampledPairsOfUnevenBoxes) {
+  const MeshShape mesh = {{"a", 5}, {"b", 3}};
+  std::mt19937 random(6);
+  for (const Dims& shape : {Dims{16, 3, 4}, Dims{4, 17}}) {
+    const std::vector<Layout> layouts = AllLayouts(mesh, shape, ReduceOp::kSum);
+    for (int sample = 0; sample < 300; ++sample) {
+      const Layout& source = layouts[random() % layouts.size()];
+      const Layout& target = layouts[random() % layouts.size()];
+      CheckPlan(source, target, sample);
+      CheckPlan(source, target, sample, UnequalLinks(mesh));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(PlanSimulation, AllPairsUnderACapOnPeakBytes) {
+  const MeshShape mesh = {{"a", 3}, {"b", 2}};
+  const Dims shape = {6, 5};
+  const std::vector<Layout> layouts = AllLayouts(mesh, shape, ReduceOp::kSum);
+  int planned = 0, refused = 0;
+  for (PlanOptions options : {PlanOptions(), UnequalLinks(mesh)}) {
+    // A third of the tensor in and out.
+    options.max_peak_bytes = shape.NumElements() * 4 * 2 / 3;
+    for (const Layout& source : layouts) {
+      for (const Layout& target : layouts) {
+        const auto check = [&] {
+          EXPECT_LE(MakePlan(source, target, options).peak_bytes, *options.max_peak_bytes);
+          CheckPlan(source, target, planned, options);
+        };
+        ++(Catch(check).ok() ? planned : refused);
+        if (HasFailure()) return;
+      }
+    }
+  }
+  EXPECT_GT(planned, 200);
+  EXPECT_GT(refused, 200);
 }
 
 TEST(PlanSimulation, OnePartialOpBecomesAnother) {

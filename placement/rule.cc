@@ -251,12 +251,12 @@ class Propagator {
   // One choice per axis, and what is known about it before its layouts are made.
   struct Combination {
     std::vector<Choice> chosen;
+    double bound = 0;   // What all moves cost at least.
     int64_t moved = 0;  // Elements of operands, once per axis on which they do not stay.
     int order = 0;
   };
 
-  // Tries all combinations, those first that seem to move least, so that the bound rules out most
-  // of the others.
+  // Tries all combinations, those first that seem to cost least, so that few others are priced.
   void Search(const std::vector<std::vector<Choice>>& candidates) {
     std::vector<Combination> combinations = {{std::vector<Choice>(mesh_.num_axes())}};
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
@@ -273,14 +273,22 @@ class Propagator {
       }
       combinations = std::move(longer);
     }
-    for (size_t i = 0; i < combinations.size(); ++i) combinations[i].order = static_cast<int>(i);
+    int order = 0;
+    for (Combination& combination : combinations) {
+      combination.order = order++;
+      for (size_t i = 0; i < inputs_.size(); ++i)
+        combination.bound += Bound(Wanted(combination.chosen, i), i);
+    }
     std::sort(combinations.begin(), combinations.end(),
               [](const Combination& a, const Combination& b) {
-                return std::tie(a.moved, a.order) < std::tie(b.moved, b.order);
+                return std::tie(a.bound, a.moved, a.order) < std::tie(b.bound, b.moved, b.order);
               });
     // What the first search has found comes before anything equal of the second.
     if (found_) best_order_ = -1;
-    for (const Combination& combination : combinations) Evaluate(combination);
+    for (const Combination& combination : combinations) {
+      if (found_ && combination.bound > Limit()) break;
+      Evaluate(combination);
+    }
   }
 
   int64_t MovedElements(const Choice& choice, int axis) const {
@@ -396,27 +404,23 @@ class Propagator {
     return known;
   }
 
+  // What a combination may cost; bounds and prices are sums that may round differently.
+  double Limit() const { return best_.seconds * (1 + 1e-9); }
+
   void Evaluate(const Combination& combination) {
     const std::vector<Choice>& chosen = combination.chosen;
-    // Bounds and prices are sums of doubles that may round differently.
-    const double limit = found_ ? best_.seconds * (1 + 1e-12) : 0;
-    std::vector<Placements> wanted;
-    double rest = 0;  // At least, of the operands that have no price yet.
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      wanted.push_back(Wanted(chosen, i));
-      rest += Bound(wanted[i], i);
-      if (found_ && rest > limit) return;
-    }
+    double rest = combination.bound;  // At least, of the operands that have no price yet.
     const std::optional<AxisList> order = FactorOrder(chosen);
     if (!order || MixesOps(chosen)) return;
     Propagation candidate;
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      candidate.inputs.push_back(Target(inputs_[i], wanted[i], ShardingAxes(*order, wanted[i])));
-      rest -= Bound(wanted[i], i);
+      const Placements wanted = Wanted(chosen, i);
+      candidate.inputs.push_back(Target(inputs_[i], wanted, ShardingAxes(*order, wanted)));
+      rest -= Bound(wanted, i);
       if (candidate.inputs[i] == inputs_[i]) continue;
       candidate.has_moves = true;
       candidate.seconds += price_(inputs_[i], candidate.inputs[i], static_cast<int>(i));
-      if (found_ && candidate.seconds + rest > limit * (1 + 1e-12)) return;
+      if (found_ && candidate.seconds + rest > Limit()) return;
     }
     const int sharded = NumSharded(chosen);
     const auto rank = [](double seconds, int sharded, int order) {

@@ -73,9 +73,11 @@ class Member {
   }
   std::vector<Overlap> OverlapsInDim(const Layout& layout, int dim, ChunkRange wanted) const;
   /// Calls `fn` with the coordinate and the common box of each member whose box of `layout`
-  /// overlaps `wanted`; along axes that split nothing, the coordinate is this rank's.
+  /// overlaps `wanted`; along axes that split nothing, the coordinate is this rank's. Before, makes
+  /// room in `transfers` for `copies` of each.
   template <typename Fn>
-  void ForEachOverlap(const Layout& layout, const Box& wanted, const Fn& fn) const;
+  void ForEachOverlap(const Layout& layout, const Box& wanted, int64_t copies,
+                      std::vector<Transfer>& transfers, const Fn& fn) const;
   void AppendSends(int position, std::vector<Transfer>& sends) const;
   template <typename Fn>
   void ForEachReplica(const Coord& coord, const Fn& fn) const;
@@ -103,6 +105,7 @@ std::vector<Overlap> Member::OverlapsInDim(const Layout& layout, int dim, ChunkR
         first = static_cast<int>(begin / chunk);
         last = static_cast<int>((end - 1) / chunk);
       }
+      parts.reserve(parts.size() + last - first + 1);
       for (int index = first; index <= last; ++index) {
         parts.push_back({piece.coord, Chunk(piece.range, index, size)});
         parts.back().coord[axis] = index;
@@ -119,14 +122,17 @@ std::vector<Overlap> Member::OverlapsInDim(const Layout& layout, int dim, ChunkR
 }
 
 template <typename Fn>
-void Member::ForEachOverlap(const Layout& layout, const Box& wanted, const Fn& fn) const {
+void Member::ForEachOverlap(const Layout& layout, const Box& wanted, int64_t copies,
+                            std::vector<Transfer>& transfers, const Fn& fn) const {
   if (wanted.IsEmpty()) return;
   const int num_dims = wanted.num_dims();
   std::vector<std::vector<Overlap>> overlaps;
   for (int dim = 0; dim < num_dims; ++dim) {
     overlaps.push_back(OverlapsInDim(layout, dim, {wanted.begin[dim], wanted.end[dim]}));
     if (overlaps.back().empty()) return;
+    copies *= static_cast<int64_t>(overlaps.back().size());
   }
+  if (transfers.empty()) transfers.reserve(copies);
   std::vector<size_t> index(num_dims, 0);
   Coord coord = coord_;
   Box common = wanted;
@@ -148,7 +154,7 @@ void Member::AppendReceives(int position, std::vector<Transfer>& receives) const
   const size_t first = receives.size();
   const Box wanted = to_.LocalBox(coord_);
   int64_t missing = wanted.NumElements();
-  ForEachOverlap(from_, wanted, [&](const Coord& coord, const Box& common) {
+  ForEachOverlap(from_, wanted, /*copies=*/1, receives, [&](const Coord& coord, const Box& common) {
     Coord holder = coord;
     if (!HoldsTheSame(coord)) {
       for (const int axis : axes_) {
@@ -190,13 +196,19 @@ void Member::ForEachReplica(const Coord& coord, const Fn& fn) const {
 }
 
 void Member::AppendSends(int position, std::vector<Transfer>& sends) const {
-  if (!IsFirstHolder()) return;
-  ForEachOverlap(to_, from_.LocalBox(coord_), [&](const Coord& coord, const Box& common) {
+  int64_t copies = 1;
+  for (const int axis : axes_) copies *= to_.placement(axis).IsShard() ? 1 : to_.mesh().size(axis);
+  const Box held = from_.LocalBox(coord_);
+  ForEachOverlap(to_, held, copies, sends, [&](const Coord& coord, const Box& common) {
     ForEachReplica(coord, [&](const Coord& target) {
       // Those that hold the box take their own.
-      if (!HoldsTheSame(target)) sends.push_back({position, PositionOf(target), common});
+      if (!HoldsTheSame(target) || target == coord_)
+        sends.push_back({position, PositionOf(target), common});
     });
   });
+  const auto by_target = [](const Transfer& a, const Transfer& b) { return a.target < b.target; };
+  if (!std::is_sorted(sends.begin(), sends.end(), by_target))
+    std::sort(sends.begin(), sends.end(), by_target);
 }
 
 RankTransfers Member::Run() const {
@@ -204,12 +216,13 @@ RankTransfers Member::Run() const {
   for (const int axis : axes_) transfers.group_size *= from_.mesh().size(axis);
   transfers.position = PositionOf(coord_);
   AppendReceives(transfers.position, transfers.receives);
-  AppendSends(transfers.position, transfers.sends);
-  for (const Transfer& transfer : transfers.receives) {
-    if (transfer.source == transfers.position) transfers.sends.push_back(transfer);
+  if (IsFirstHolder()) {
+    AppendSends(transfers.position, transfers.sends);
+  } else {
+    for (const Transfer& transfer : transfers.receives) {
+      if (transfer.source == transfers.position) transfers.sends.push_back(transfer);
+    }
   }
-  const auto by_target = [](const Transfer& a, const Transfer& b) { return a.target < b.target; };
-  std::sort(transfers.sends.begin(), transfers.sends.end(), by_target);
   return transfers;
 }
 

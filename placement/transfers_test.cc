@@ -80,6 +80,23 @@ std::vector<Layout> NonPartialLayouts(const MeshShape& mesh, const Dims& shape) 
   return layouts;
 }
 
+/// TransfersOfRank gives each member its part of `transfers`.
+void CheckShares(const Layout& from, const Layout& to, const AxisList& axes,
+                 const std::vector<Coord>& members, const std::vector<Transfer>& transfers) {
+  for (int member = 0; member < static_cast<int>(members.size()); ++member) {
+    std::vector<Transfer> sends, receives;
+    for (const Transfer& transfer : transfers) {
+      if (transfer.source == member) sends.push_back(transfer);
+      if (transfer.target == member) receives.push_back(transfer);
+    }
+    const RankTransfers own = TransfersOfRank(from, to, axes, members[member]);
+    ASSERT_EQ(own.position, member);
+    ASSERT_EQ(own.group_size, static_cast<int>(members.size()));
+    ASSERT_EQ(own.sends, sends) << from << " -> " << to << " member " << member;
+    ASSERT_EQ(own.receives, receives) << from << " -> " << to << " member " << member;
+  }
+}
+
 /// Runs the transfers of all ranks and checks each target against the definition.
 void CheckTransfers(const Layout& from, const Layout& to) {
   const MeshShape& mesh = from.mesh();
@@ -93,6 +110,7 @@ void CheckTransfers(const Layout& from, const Layout& to) {
     targets.push_back({box, std::vector<int64_t>(box.NumElements(), -1)});
   }
   const std::vector<Transfer> transfers = Transfers(from, to, all, mesh.CoordOf(0));
+  CheckShares(from, to, all, members, transfers);
   for (const Transfer& transfer : transfers) {
     ASSERT_FALSE(transfer.box.IsEmpty());
     ASSERT_TRUE(sources[transfer.source].box.Contains(transfer.box)) << from << " -> " << to;
@@ -141,6 +159,36 @@ TEST(Transfers, EveryPairOfLayoutsOfSmallMeshesMovesEveryElementOnce) {
       }
     }
   }
+}
+
+TEST(Transfers, ShareOfARankIsThatOfItsGroup) {
+  const MeshShape mesh = {{"x", 3}, {"y", 2}, {"z", 2}};
+  const Dims shape = {7, 5};
+  // z splits rows outside the group, y inside; x replicates, so one of three members sends.
+  const Layout from = Layout::Make(mesh, {Replicate(), Shard(0), Shard(0)}, shape, {2, 1});
+  const Layout to = Layout::Make(mesh, {Shard(1), Replicate(), Shard(0)}, shape);
+  for (const AxisList& axes : {AxisList{0, 1}, AxisList{1, 0}}) {
+    for (const Coord& coord : {Coord{0, 0, 0}, Coord{0, 0, 1}}) {
+      CheckShares(from, to, axes, GroupCoords(mesh, axes, coord), Transfers(from, to, axes, coord));
+    }
+  }
+}
+
+TEST(Transfers, OneOfSixteenThousandRanksTakesNoTimeAndRefusesWhatItLacks) {
+  const MeshShape mesh = {{"x", 16384}};
+  const Layout rows = Layout::Make(mesh, {Shard(0)}, {32768, 32768});
+  const RankTransfers own = TransfersOfRank(rows, rows.With(0, Shard(1)), {0}, Coord{5});
+  ASSERT_EQ(own.sends.size(), 16384u);
+  ASSERT_EQ(own.receives.size(), 16384u);
+  EXPECT_EQ(own.sends[7], (Transfer{5, 7, {{10, 14}, {12, 16}}}));
+  EXPECT_EQ(own.receives[7], (Transfer{7, 5, {{14, 10}, {16, 12}}}));
+  const MeshShape square = {{"a", 2}, {"b", 2}};
+  const Layout halves = Layout::Make(square, {Shard(0), Replicate()}, {4});
+  EXPECT_TRUE(absl::StrContains(
+      MessageOf([&] {
+        TransfersOfRank(halves, Layout::Replicated(square, {4}), {1}, Coord{0, 0});
+      }),
+      "no member holds all of [0:4], which the rank at (0, 0) needs"));
 }
 
 TEST(Transfers, GatherPutsRowsOfNestedSplitsInOrder) {

@@ -80,6 +80,7 @@ void CostModel::FillGroups() {
     for (AxisSet set = 0; set < (1u << axis); ++set) {
       const Group& without = groups_[set];
       Group& group = groups_[set | (1u << axis)];
+      group.num_axes = without.num_axes + 1;
       group.size = without.size * mesh_.size(axis);
       group.rounds = TreeRounds(group.size);
       group.latency_seconds = std::max(without.latency_seconds, link.latency_seconds);

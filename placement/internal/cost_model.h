@@ -45,6 +45,7 @@ class CostModel {
   /// The axes of more than one rank.
   AxisSet real_axes() const { return real_axes_; }
   int GroupSize(AxisSet axes) const { return groups_[axes].size; }
+  int NumAxes(AxisSet axes) const { return groups_[axes].num_axes; }
 
   /// The largest extent of a dim that `splits` split.
   int64_t Extent(int dim, AxisSet splits) const { return extents_[dim][splits]; }
@@ -94,6 +95,7 @@ class CostModel {
 
  private:
   struct Group {
+    int num_axes = 0;
     int size = 1;
     int rounds = 0;  ///< Of a tree: ceil(log2(size)).
     double latency_seconds = 0;

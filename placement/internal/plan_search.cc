@@ -159,14 +159,14 @@ class Search {
     return true;
   }
   int64_t ElementsOf(const Parts& parts) const;
-  static double Charge(AxisSet axes) { return kStepSeconds + kAxisSeconds * std::popcount(axes); }
+  double Charge(AxisSet axes) const { return kStepSeconds + kAxisSeconds * costs_.NumAxes(axes); }
   /// A lower bound of what is left, with the charges of its steps.
   double MinRest(const Work& work, double enough = 0) const {
     const AxisSet made = goal_.partial & ~(work.all_partial & ~work.reduced);
     const AxisSet moved = work.sharded | work.reduced | work.scattered;
     return costs_.MinSeconds(work, goal_.sharded, goal_.partial, enough) +
            kStepSeconds * ((made != 0 ? 1 : 0) + (moved != 0 ? 1 : 0)) +
-           kAxisSeconds * (std::popcount(made) + std::popcount(moved));
+           kAxisSeconds * (costs_.NumAxes(made) + costs_.NumAxes(moved));
   }
   /// Notes the way to `to` by a step over `axes` from the state that is expanded.
   void Relax(const Parts& parts, const PlanState& to, AxisSet axes, double seconds);

@@ -2,22 +2,23 @@
 #include "shardmesh/placement/internal/plan_state.h"
 
 #include <algorithm>
+#include <array>
 
 namespace shardmesh::internal {
 namespace {
 
 constexpr int kMaxAxes = MeshShape::kMaxAxes;
 
-/// Depth of the outermost split of `dim` that differs; a depth that no axis has if none does.
-int FirstDifference(const PlanState& a, const PlanState& b, int dim) {
-  int first = kMaxAxes;
+/// The axis that splits a dim at a depth, plus one; 0 for none.
+using Splits = std::array<std::array<uint8_t, kMaxAxes>, Dims::kMaxRank>;
+
+Splits SplitsOf(const PlanState& state) {
+  Splits splits{};
   for (int axis = 0; axis < kMaxAxes; ++axis) {
-    const bool in_a = a.IsShard(axis, dim), in_b = b.IsShard(axis, dim);
-    if (in_a && in_b && a.Depth(axis) == b.Depth(axis)) continue;
-    if (in_a) first = std::min(first, a.Depth(axis));
-    if (in_b) first = std::min(first, b.Depth(axis));
+    if (state.IsShard(axis))
+      splits[state.ShardDim(axis)][state.Depth(axis)] = static_cast<uint8_t>(axis + 1);
   }
-  return first;
+  return splits;
 }
 
 }  // namespace
@@ -56,15 +57,17 @@ Layout PlanState::ToLayout(const MeshShape& mesh, const Dims& shape) const {
 }
 
 AxisList ChangedAxes(const PlanState& from, const PlanState& to) {
-  bool changed[kMaxAxes] = {};
-  for (int axis = 0; axis < kMaxAxes; ++axis)
-    changed[axis] = from.placement(axis) != to.placement(axis);
-  for (int dim = 0; dim < Dims::kMaxRank; ++dim) {
-    const int first = FirstDifference(from, to, dim);
-    for (int axis = 0; axis < kMaxAxes; ++axis) {
-      for (const PlanState* state : {&from, &to}) {
-        if (state->IsShard(axis, dim) && state->Depth(axis) >= first) changed[axis] = true;
-      }
+  const Splits before = SplitsOf(from), after = SplitsOf(to);
+  std::array<bool, kMaxAxes> changed{};
+  for (int axis = 0; axis < kMaxAxes; ++axis) {
+    if (!from.IsShard(axis) && !to.IsShard(axis))
+      changed[axis] = from.placement(axis) != to.placement(axis);
+    // A split changes if it does itself, or one outside it.
+    for (const PlanState* state : {&from, &to}) {
+      if (!state->IsShard(axis)) continue;
+      const int dim = state->ShardDim(axis);
+      for (int depth = 0; depth <= state->Depth(axis); ++depth)
+        changed[axis] = changed[axis] || before[dim][depth] != after[dim][depth];
     }
   }
   AxisList axes;
