@@ -102,5 +102,15 @@ TEST(MeshShape, EqualityAndHashLookAtNamesSizesAndOrder) {
   EXPECT_NE(mesh, (MeshShape{{"dp", 2}}));
 }
 
+TEST(MeshShape, LinkIsPartOfAnAxis) {
+  const MeshShape plain = {{"dp", 2}, {"tp", 4}};
+  const MeshShape linked = {{"dp", 2, {20e-6, 1e9}}, {"tp", 4}};
+  EXPECT_EQ(linked.ToString(), "[dp=2 (20 us, 1 GB/s), tp=4]");
+  EXPECT_NE(plain, linked);
+  EXPECT_EQ(plain, (MeshShape{{"dp", 2, LinkCost()}, {"tp", 4}}));
+  EXPECT_THROW((MeshShape{{"dp", 2, {-1e-6, 1e9}}}), Error);
+  EXPECT_THROW((MeshShape{{"dp", 2, {1e-6, 0}}}), Error);
+}
+
 }  // namespace
 }  // namespace shardmesh
