@@ -173,6 +173,26 @@ struct KernelTable {
   void (*scatter)(ExecutionContext&, ScatterOp, int dim, const Tensor& index, const Tensor& source,
                   Tensor& out);
 
+  // ---- linear algebra (linalg_cpu.cc) -----------------------------------------------------------
+  // f32 or f64, contiguous; dims before the last two are a batch. Where a number is returned, it is
+  // that of the first matrix of the batch (row-major) that is singular, or not positive definite;
+  // `out` is then unspecified.
+  /// x = out out^T with zeros above out's diagonal; of x the lower triangle is read.
+  std::optional<int64_t> (*cholesky)(ExecutionContext&, const Tensor& x, Tensor& out);
+  /// det x = sign * exp(log_abs), which have the batch dims of x; 0 and -inf if x is singular.
+  void (*log_determinant)(ExecutionContext&, const Tensor& x, Tensor& sign, Tensor& log_abs);
+  /// a out = b, by LU factors; a [.., n, n], b and out [.., n, k].
+  std::optional<int64_t> (*solve)(ExecutionContext&, const Tensor& a, const Tensor& b, Tensor& out);
+  /// The same where a is triangular; its other triangle is not read, and its diagonal is taken for
+  /// ones if `unit_diagonal`. A zero on the diagonal gives infinities, as in LAPACK's trsm.
+  void (*solve_triangular)(ExecutionContext&, const Tensor& a, const Tensor& b, bool upper,
+                           bool unit_diagonal, Tensor& out);
+  /// x = q r by Householder reflections; x [.., m, n], q [.., m, k], r [.., k, n] upper triangular,
+  /// k either min(m, n) or m.
+  void (*qr)(ExecutionContext&, const Tensor& x, Tensor& q, Tensor& r);
+  /// x = vectors diag(values) vectors^T; values [.., n] ascending. Of x one triangle is read.
+  void (*eigh)(ExecutionContext&, const Tensor& x, bool upper, Tensor& values, Tensor& vectors);
+
   // ---- attention (attention_cpu.cc) -------------------------------------------------------------
   /// x[batch, heads, seq, d]; cos, sin [seq, d/2] in Accumulator dtype. Pairs are (i, i + d/2):
   /// out_i = x_i cos - x_j sin, out_j = x_j cos + x_i sin; `inverse` rotates back (the backward).

@@ -43,9 +43,11 @@ using AllEntries = EntryList<
     &KernelTable::embedding, &KernelTable::embedding_backward, &KernelTable::cross_entropy_terms,
     &KernelTable::cross_entropy_backward, &KernelTable::scan,
     &KernelTable::cumulative_product_backward, &KernelTable::sort, &KernelTable::gather,
-    &KernelTable::scatter, &KernelTable::rotary, &KernelTable::attention,
-    &KernelTable::attention_backward, &KernelTable::random_uniform, &KernelTable::random_normal,
-    &KernelTable::dropout, &KernelTable::adamw, &KernelTable::sgd>;
+    &KernelTable::scatter, &KernelTable::cholesky, &KernelTable::log_determinant,
+    &KernelTable::solve, &KernelTable::solve_triangular, &KernelTable::qr, &KernelTable::eigh,
+    &KernelTable::rotary, &KernelTable::attention, &KernelTable::attention_backward,
+    &KernelTable::random_uniform, &KernelTable::random_normal, &KernelTable::dropout,
+    &KernelTable::adamw, &KernelTable::sgd>;
 
 // One entry of the two tables made here.
 template <auto kEntry>
