@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/dtensor/dispatch.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/internal/checkpoint_frame.h"
 #include "shardmesh/dtensor/internal/move.h"
@@ -90,6 +97,64 @@ const Decision& OpCall::DecideAnew(const OpRule& op_rule) {
     decision.output_shapes.push_back(output.LocalShape(mesh().coord()));
   }
   return runtime_.AddDecision(key_, std::move(decision));
+}
+
+// Of each choice the layouts and the bytes that a rank sends to get there.
+void OpCall::CheckMoves(const OpRule& op_rule) const {
+  const ReshardPolicy policy = runtime_.reshard_policy;
+  if (runtime_.in_backward || policy == ReshardPolicy::kForbid) return;  // Move looks itself.
+  const auto plan_of = [&](const Layout& to, int operand) -> const Plan& {
+    const int64_t element_bytes = SizeOf(operands_[operand]->local().dtype());
+    return runtime_.plans.Get(operands_[operand]->layout(), to, element_bytes)->plan();
+  };
+  const auto bytes_of = [&](const Propagation& choice) {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < operands_.size(); ++i)
+      bytes += plan_of(choice.inputs[i], static_cast<int>(i)).bytes_sent;
+    return bytes;
+  };
+  const auto placements_of = [](const std::vector<Layout>& layouts) {
+    return absl::StrJoin(layouts, ", ", [](std::string* out, const Layout& layout) {
+      absl::StrAppend(out, layout.PlacementsToString());
+    });
+  };
+  const Propagation& chosen = decision_->propagation;
+  bool communicates = false;
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    for (const Step& step : plan_of(chosen.inputs[i], static_cast<int>(i)).steps)
+      communicates |= step.kind != StepKind::kSlice && step.kind != StepKind::kMakePartial;
+  }
+  if (!communicates) return;
+  std::string text = absl::StrCat(op_.name, ": operands have to move first:");
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    absl::StrAppend(&text, "\n  operand ", i, ": ", operands_[i]->ToString());
+    if (chosen.inputs[i] == operands_[i]->layout()) continue;
+    const Plan& plan = plan_of(chosen.inputs[i], static_cast<int>(i));
+    absl::StrAppend(&text, " -> ", chosen.inputs[i].PlacementsToString(), ", ", plan.bytes_sent,
+                    " bytes sent by a rank");
+  }
+  if (policy == ReshardPolicy::kWarn) {
+    const bool is_first = std::all_of(mesh().coord().begin(), mesh().coord().end(),
+                                      [](int coordinate) { return coordinate == 0; });
+    if (is_first && !std::exchange(decision_->was_warned_of, true))
+      std::fprintf(stderr, "%s\n", text.c_str());
+    return;
+  }
+  absl::InlinedVector<Layout, 4> layouts;
+  for (const DTensor* operand : operands_) layouts.push_back(operand->layout());
+  const MovePrice price = [&](const Layout&, const Layout& to, int operand) {
+    return plan_of(to, operand).seconds;
+  };
+  absl::StrAppend(&text,
+                  "\nThe reshard policy is explicit: Redistribute them to what one of these ",
+                  "asks for (operands -> results: bytes sent by a rank)");
+  for (const Propagation& choice :
+       AllowedChoices(op_.name, op_rule.rule, {layouts.data(), layouts.size()},
+                      op_rule.output_shapes, price)) {
+    absl::StrAppend(&text, "\n  ", placements_of(choice.inputs), " -> ",
+                    placements_of(choice.outputs), ": ", bytes_of(choice));
+  }
+  Throw(absl::StatusCode::kFailedPrecondition, text);
 }
 
 void OpCall::MoveOperands() {

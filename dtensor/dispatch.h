@@ -77,7 +77,10 @@ class OpCall {
   void Decide(MakeRule&& make_rule) {
     decision_ = runtime_.FindDecision(key_);
     if (decision_ == nullptr) decision_ = &DecideAnew(make_rule());
-    if (decision_->propagation.has_moves) MoveOperands();
+    if (decision_->propagation.has_moves) {
+      if (runtime_.reshard_policy != ReshardPolicy::kAuto) CheckMoves(make_rule());
+      MoveOperands();
+    }
     if (decision_->has_small_summands) WidenOperands();
   }
 
@@ -140,6 +143,7 @@ class OpCall {
 
  private:
   const Decision& DecideAnew(const OpRule& op_rule);
+  void CheckMoves(const OpRule& op_rule) const;
   void MoveOperands();
   void WidenOperands();
   std::shared_ptr<internal::DTensorImpl> Wrap(DType dtype, Tensor&& local, int result) const;

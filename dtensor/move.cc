@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
+#include <string>
 
 #include "shardmesh/base/check.h"
+#include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/internal/move.h"
 #include "shardmesh/tensor/ops.h"
 
@@ -163,6 +165,10 @@ ReduceScatterItem ScatterItem(const DeviceMesh& mesh, const Step& step, const Te
 Tensor Move(Runtime& runtime, const DeviceMesh& mesh, const Tensor& local, DType dtype,
             const Layout& from, const Layout& to, std::string_view op) {
   if (from == to) return local;
+  if (runtime.reshard_policy == ReshardPolicy::kForbid) {
+    Throw(absl::StatusCode::kFailedPrecondition, std::string(op), ": would move ", from.ToString(),
+          " to ", to.ToString(), ", and the reshard policy forbids every move (reshard_policy.h)");
+  }
   // A handle of its own: a nested call may make the cache forget the plan.
   const std::shared_ptr<PlanCache::Entry> planned =
       runtime.plans.Get(from, to, SizeOf(local.dtype()));

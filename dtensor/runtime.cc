@@ -32,4 +32,11 @@ PartialPrecisionScope::PartialPrecisionScope(const DeviceMesh& mesh, PartialPrec
 
 PartialPrecisionScope::~PartialPrecisionScope() { runtime_.partial_precision = before_; }
 
+ReshardPolicyScope::ReshardPolicyScope(const DeviceMesh& mesh, ReshardPolicy policy)
+    : runtime_(Runtime::Of(mesh)), before_(runtime_.reshard_policy) {
+  runtime_.reshard_policy = policy;
+}
+
+ReshardPolicyScope::~ReshardPolicyScope() { runtime_.reshard_policy = before_; }
+
 }  // namespace shardmesh

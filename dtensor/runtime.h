@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "shardmesh/dtensor/partial_precision.h"
+#include "shardmesh/dtensor/reshard_policy.h"
 #include "shardmesh/mesh/device_mesh.h"
 #include "shardmesh/placement/plan_cache.h"
 #include "shardmesh/placement/rule.h"
@@ -73,6 +74,7 @@ struct Decision {
   Propagation propagation;
   bool has_small_summands = false;             ///< Some operand of a small dtype comes as summands.
   absl::InlinedVector<Dims, 2> output_shapes;  ///< Of this rank's box of each result.
+  mutable bool was_warned_of = false;          ///< Under ReshardPolicy::kWarn.
 };
 
 /// Belongs to one rank.
@@ -92,6 +94,7 @@ class Runtime {
                       HoldsSummands(layout);
     return wide ? DType::kF32 : dtype;
   }
+  ReshardPolicy reshard_policy = ReshardPolicy::kAuto;
   uint64_t NextSequence() { return ++sequence_; }
   bool in_backward = false;
   std::shared_ptr<SavedTensorHooks> saved_tensor_hooks;

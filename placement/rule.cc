@@ -165,6 +165,21 @@ class Propagator {
     return std::move(best_);
   }
 
+  std::vector<Propagation> List() {
+    std::vector<std::vector<Choice>> candidates;
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) candidates.push_back(Candidates(axis));
+    std::vector<Propagation> all;
+    for (const Combination& combination : Combinations(candidates)) {
+      found_ = false;
+      Evaluate(combination);
+      if (found_) all.push_back(std::move(best_));
+    }
+    std::stable_sort(all.begin(), all.end(), [](const Propagation& a, const Propagation& b) {
+      return a.seconds < b.seconds;
+    });
+    return all;
+  }
+
  private:
   const MeshShape& Validate() {
     if (inputs_.empty() || inputs_.size() != rule_.inputs.size() ||
@@ -256,8 +271,8 @@ class Propagator {
     int order = 0;
   };
 
-  // Tries all combinations, those first that seem to cost least, so that few others are priced.
-  void Search(const std::vector<std::vector<Choice>>& candidates) {
+  // By their bounds.
+  std::vector<Combination> Combinations(const std::vector<std::vector<Choice>>& candidates) {
     std::vector<Combination> combinations = {{std::vector<Choice>(mesh_.num_axes())}};
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
       std::vector<int64_t> moved;
@@ -283,9 +298,14 @@ class Propagator {
               [](const Combination& a, const Combination& b) {
                 return std::tie(a.bound, a.moved, a.order) < std::tie(b.bound, b.moved, b.order);
               });
+    return combinations;
+  }
+
+  // Tries all combinations, those first that seem to cost least, so that few others are priced.
+  void Search(const std::vector<std::vector<Choice>>& candidates) {
     // What the first search has found comes before anything equal of the second.
     if (found_) best_order_ = -1;
-    for (const Combination& combination : combinations) {
+    for (const Combination& combination : Combinations(candidates)) {
       if (found_ && combination.bound > Limit()) break;
       Evaluate(combination);
     }
@@ -497,6 +517,13 @@ Propagation Propagate(std::string_view op, const Rule& rule, std::span<const Lay
                       std::span<const Dims> output_shapes, const MovePrice& price,
                       const MoveBound& bound) {
   return Propagator(op, rule, inputs, output_shapes, price, bound).Run();
+}
+
+std::vector<Propagation> AllowedChoices(std::string_view op, const Rule& rule,
+                                        std::span<const Layout> inputs,
+                                        std::span<const Dims> output_shapes,
+                                        const MovePrice& price) {
+  return Propagator(op, rule, inputs, output_shapes, price, {}).List();
 }
 
 }  // namespace shardmesh

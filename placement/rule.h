@@ -94,6 +94,12 @@ Propagation Propagate(std::string_view op, const Rule& rule, std::span<const Lay
                       std::span<const Dims> output_shapes, const MovePrice& price,
                       const MoveBound& bound = {});
 
+/// All choices that Propagate chooses from, by cost; `seconds` of each is what its moves cost.
+std::vector<Propagation> AllowedChoices(std::string_view op, const Rule& rule,
+                                        std::span<const Layout> inputs,
+                                        std::span<const Dims> output_shapes,
+                                        const MovePrice& price);
+
 }  // namespace shardmesh
 
 #endif  // SHARDMESH_PLACEMENT_RULE_H_
