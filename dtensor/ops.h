@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "shardmesh/dtensor/dtensor.h"
+#include "shardmesh/dtensor/ops/activations.h"
 #include "shardmesh/dtensor/ops/indexing.h"
 #include "shardmesh/dtensor/ops/losses.h"
 #include "shardmesh/dtensor/ops/order.h"
@@ -78,7 +79,7 @@ DTensor MarginRankingError(const DTensor& a, const DTensor& b, const DTensor& ta
 DTensor GaussianNllError(const DTensor& x, const DTensor& target, const DTensor& variance,
                          bool full = false, double eps = 1e-6);
 
-// ---- pointwise (ops_pointwise.cc) ---------------------------------------------------------------
+// ---- pointwise (ops/pointwise.cc) ---------------------------------------------------------------
 // Rule "elementwise with broadcast" (NumPy's); shards stay where the operands agree. Operands have
 // one dtype, which is the result's; numbers take the tensor's.
 DTensor Add(const DTensor& a, const DTensor& b);  // P + P -> P.
@@ -120,7 +121,7 @@ DTensor Cast(const DTensor& x, DType dtype);
 /// (seed, stream, global index) alone.
 DTensor Dropout(const DTensor& x, double p, RandomKey key);
 
-// ---- in place (ops_inplace.cc) ------------------------------------------------------------------
+// ---- in place (ops/inplace.cc) ------------------------------------------------------------------
 // They keep the first operand's layout and aliasing; the other one broadcasts to it and moves.
 // A Partial is refused where the op is not linear.
 // Errors: beside those above, Error(kFailedPrecondition) on a copy whose writing would be lost, and
@@ -130,7 +131,7 @@ void MulInPlace(const DTensor& a, double b);
 void FillInPlace(const DTensor& a, double value);
 void CopyInPlace(const DTensor& target, const DTensor& source);
 
-// ---- reductions (ops_reduce.cc) -----------------------------------------------------------------
+// ---- reductions (ops/sum_extremum.cc) -----------------------------------------------------------------
 // Over `dims` (-1 is the last), or all if empty; `keepdim` leaves extents of 1. Where a reduced dim
 // is sharded the result is Partial.
 /// Sums of integers and bools are i64, also of a tensor without dims.
@@ -142,7 +143,7 @@ DTensor Mean(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim =
 DTensor Max(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 DTensor Min(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 
-// ---- matrix products (ops_matmul.cc) ------------------------------------------------------------
+// ---- matrix products (ops/matmul.cc) ------------------------------------------------------------
 // Other products, and Einsum, are in ops/products.h.
 /// Where k is sharded the result is Partial.
 /// Shape: a [.., m, k], b [.., k, n] -> [.., m, n], where leading dims broadcast. A vector is a row
@@ -152,7 +153,7 @@ DTensor MatMul(const DTensor& a, const DTensor& b);
 /// Shape: x [.., k], weight [n, k] (as PyTorch stores it), bias [n] or none -> [.., n].
 DTensor Linear(const DTensor& x, const DTensor& weight, const DTensor& bias = {});
 
-// ---- softmax and norms (ops_rows.cc) ------------------------------------------------------------
+// ---- softmax and norms (ops/rows.cc) ------------------------------------------------------------
 // The normalised dim is gathered where it is sharded.
 DTensor Softmax(const DTensor& x, int dim);
 DTensor LogSoftmax(const DTensor& x, int dim);
@@ -162,14 +163,14 @@ DTensor RmsNorm(const DTensor& x, const DTensor& weight, double eps);
 /// Shape: x [.., h], weight [h], bias [h] or none -> [.., h].
 DTensor LayerNorm(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps);
 
-// ---- lookups (ops_lookup.cc) --------------------------------------------------------------------
+// ---- lookups (ops/lookup.cc) --------------------------------------------------------------------
 /// Rows of a table. Where its rows are sharded the result is Partial: a rank gives zeros for ids
 /// outside its rows.
 /// Shape:  ids [..] (i64 or i32), table [v, h] -> [.., h].
 /// Errors: Error(kOutOfRange) naming the index and the range, before any local work.
 DTensor Embedding(const DTensor& ids, const DTensor& table);
 
-// ---- losses (ops_loss.cc) -----------------------------------------------------------------------
+// ---- losses (ops/cross_entropy.cc) -----------------------------------------------------------------------
 // Over all elements of the global tensor, however they are spread: a mean divides by the global
 // count. More of them: dtensor/ops/losses.h.
 /// -log softmax(logits)[target], over all targets that are not `ignore_index`. The class dim may be
@@ -184,7 +185,7 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, int64_t igno
 DTensor MseLoss(const DTensor& x, const DTensor& target,
                 LossReduction reduction = LossReduction::kMean);
 
-// ---- attention (ops_attention.cc) ---------------------------------------------------------------
+// ---- attention (ops/attention.cc) ---------------------------------------------------------------
 /// Rotary position embedding: the pairs (i, i + d/2) of each head rotated by an angle per position,
 /// whose cosines and sines are plain tensors, the same on every rank and no part of the graph.
 /// Shape: x [batch, heads, seq, d], cos and sin [seq, d/2] -> x's.
@@ -196,7 +197,7 @@ DTensor Rotary(const DTensor& x, const Tensor& cos, const Tensor& sin);
 DTensor Attention(const DTensor& q, const DTensor& k, const DTensor& v, bool causal,
                   std::optional<double> scale = std::nullopt);
 
-// ---- shape (ops_shape.cc) -----------------------------------------------------------------------
+// ---- shape (ops/shape.cc) -----------------------------------------------------------------------
 // More of them in ops/shape.h.
 // The result aliases x where no data moves; where data moves, in-place ops on it are refused.
 /// As many elements in row-major order; one extent may be -1.

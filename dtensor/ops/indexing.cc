@@ -314,6 +314,15 @@ DTensor IndexFill(const DTensor& x, int given, const DTensor& index, double valu
   return Scatter(x, dim, ids, FilledLike(x, ids.shape(), value));
 }
 
+DTensor IndexFill(const DTensor& x, int given, const DTensor& index, const DTensor& value) {
+  const int dim = DimOf(kScatter, x, given);
+  internal::CheckUsable("index_fill", value);
+  if (value.num_dims() != 0)
+    ThrowInvalid("index_fill: expected a value without dims, got ", value.ToString());
+  const DTensor ids = SliceIndex("index_fill", x, dim, index);
+  return Scatter(x, dim, ids, Expand(value, ids.shape()));
+}
+
 DTensor MaskedFill(const DTensor& x, const DTensor& mask, double value) {
   internal::CheckUsable("masked_fill", x);
   return Where(mask, ScalarLike(x, value), x);

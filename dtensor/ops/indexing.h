@@ -11,6 +11,8 @@
 #define SHARDMESH_DTENSOR_OPS_INDEXING_H_
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "shardmesh/dtensor/dtensor.h"
 
@@ -28,6 +30,19 @@ DTensor IndexSelect(const DTensor& x, int dim, const DTensor& index);
 /// Of x in row-major order; a negative index counts from the end. Shape: index's.
 DTensor Take(const DTensor& x, const DTensor& index);
 
+enum class BagReduction { kSum, kMean };
+/// The sum (or mean) over each bag of rows of `table`, times `weights` of the ids' shape, if given.
+/// Ids equal to `padding_id` do not count; an empty bag gives 0.
+/// Shape: table [rows, d]; ids [bags, n] -> [bags, d].
+DTensor EmbeddingBag(const DTensor& table, const DTensor& ids,
+                     BagReduction reduction = BagReduction::kSum, const DTensor& weights = {},
+                     std::optional<int64_t> padding_id = std::nullopt);
+/// The same of bags of any length: the first begins at 0, bag i at offsets[i], which ascend.
+/// Shape: table [rows, d]; ids [n], offsets [bags] -> [bags, d].
+DTensor EmbeddingBagAt(const DTensor& table, const DTensor& ids, const DTensor& offsets,
+                       BagReduction reduction = BagReduction::kSum, const DTensor& weights = {},
+                       std::optional<int64_t> padding_id = std::nullopt);
+
 // ---- writing: the result is x with other elements -----------------------------------------------
 enum class ScatterReduction { kSum, kProduct, kMean, kMax, kMin };
 /// y[.., index[.., i, ..], ..] = source[.., i, ..]; of several writes to one element the last
@@ -44,6 +59,16 @@ DTensor IndexAdd(const DTensor& x, int dim, const DTensor& index, const DTensor&
                  double alpha = 1);
 DTensor IndexCopy(const DTensor& x, int dim, const DTensor& index, const DTensor& source);
 DTensor IndexFill(const DTensor& x, int dim, const DTensor& index, double value);
+/// `value` has no dims.
+DTensor IndexFill(const DTensor& x, int dim, const DTensor& index, const DTensor& value);
+/// y[indices[0][i], indices[1][i], ..] = values[i, ..], or added to what is there if `accumulate`;
+/// of several writes to one place the last holds. A negative index counts from the end.
+/// Shape: indices broadcast to one shape [m..]; values broadcast to [m.., x's other dims].
+DTensor IndexPut(const DTensor& x, const std::vector<DTensor>& indices, const DTensor& values,
+                 bool accumulate = false);
+/// The k-th element of x in row-major order where `mask` (bool) holds becomes the k-th of `source`.
+/// x and mask broadcast. Errors: Error(kOutOfRange) if source has too few elements.
+DTensor MaskedScatter(const DTensor& x, const DTensor& mask, const DTensor& source);
 /// `value` where `mask` (bool, broadcasts) holds.
 DTensor MaskedFill(const DTensor& x, const DTensor& mask, double value);
 /// i64. Shape: ids [..] -> [.., classes].

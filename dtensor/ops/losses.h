@@ -23,6 +23,21 @@ enum class LossReduction {
 
 DTensor L1Loss(const DTensor& x, const DTensor& target,
                LossReduction reduction = LossReduction::kMean);
+/// -weight[target] x[target], of log-probabilities x; `weight` [classes], if given. A mean divides
+/// by the sum of these weights. Rows whose target is `ignore_index` do not count.
+/// Shape: x [.., classes], target [..] (i64).
+DTensor NllLoss(const DTensor& x, const DTensor& target, const DTensor& weight = {},
+                int64_t ignore_index = -100, LossReduction reduction = LossReduction::kMean);
+/// CrossEntropy of dtensor/ops.h with weights of classes, as NllLoss has them, and targets that are
+/// mixed with `label_smoothing` of a uniform distribution. Classes may be sharded.
+DTensor CrossEntropy(const DTensor& logits, const DTensor& targets, const DTensor& weight,
+                     double label_smoothing, int64_t ignore_index = -100,
+                     LossReduction reduction = LossReduction::kMean);
+/// weight[target] sum over classes j != target of max(0, margin - x[target] + x[j])^order, over the
+/// number of classes; order 1 or 2. Shape: as NllLoss.
+DTensor MultiMarginLoss(const DTensor& x, const DTensor& target, double order = 1,
+                        double margin = 1, const DTensor& weight = {},
+                        LossReduction reduction = LossReduction::kMean);
 /// (x - target)^2 / (2 beta) up to beta, |x - target| - beta / 2 beyond.
 DTensor SmoothL1Loss(const DTensor& x, const DTensor& target, double beta = 1,
                      LossReduction reduction = LossReduction::kMean);

@@ -200,6 +200,23 @@ DTensor Median(const DTensor& x) {
   return Where(Any(IsNan(flat)), ScalarLike(x, nan), middle);
 }
 
+std::pair<DTensor, DTensor> MedianAlong(const DTensor& x, int given, bool keepdim) {
+  internal::CheckUsable("median", x);
+  if (x.num_dims() == 0) return Sort(x, given);
+  const int dim = NormalizeDim(given, x.num_dims(), "median");
+  if (x.dim(dim) == 0) ThrowInvalid("median: dim ", given, " of ", x.ToString(), " is empty");
+  DTensor index = KthValue(x.Detach(), (x.dim(dim) + 1) / 2, dim, /*keepdim=*/true).second;
+  if (IsFloating(x.dtype())) {  // The first nan is the extremum.
+    const DTensor has_nan = Any(IsNan(x.Detach()), {dim}, /*keepdim=*/true);
+    index = Where(has_nan, ArgMax(x, dim, /*keepdim=*/true), index);
+  }
+  DTensor median = Gather(x, dim, index);
+  if (keepdim) return {median, index};
+  Dims shape = index.shape();
+  shape.erase(dim);
+  return {Reshape(median, shape), Reshape(index, shape)};
+}
+
 namespace {
 
 // The index (with keepdim) of the first extremum: where the dim is sharded, a maximum and a minimum

@@ -36,12 +36,22 @@ std::pair<DTensor, DTensor> KthValue(const DTensor& x, int64_t k, int dim = -1,
                                      bool keepdim = false);
 /// The lower of the two in the middle; nan if there is one.
 DTensor Median(const DTensor& x);
+/// The same along `dim`, and its index.
+std::pair<DTensor, DTensor> MedianAlong(const DTensor& x, int dim, bool keepdim = false);
 /// The first index of the extremum along `dim`, or in row-major order. nan counts as extremum.
 DTensor ArgMax(const DTensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
 DTensor ArgMin(const DTensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
 /// The extremum along `dim` and its first index, which gets all of the gradient.
 std::pair<DTensor, DTensor> MaxAlong(const DTensor& x, int dim, bool keepdim = false);
 std::pair<DTensor, DTensor> MinAlong(const DTensor& x, int dim, bool keepdim = false);
+
+// ---- search -------------------------------------------------------------------------------------
+/// How many elements of `sorted` (ascending) are less than each value, or not greater if `right`;
+/// i64. `sorted` is gathered along its last dim; values stay as they are.
+/// Shape: sorted [n] and values of any shape, or sorted [.., n] and values [.., m] -> values'.
+DTensor SearchSorted(const DTensor& sorted, const DTensor& values, bool right = false);
+/// SearchSorted(boundaries, x, right).
+DTensor Bucketize(const DTensor& x, const DTensor& boundaries, bool right = false);
 
 }  // namespace shardmesh
 

@@ -171,6 +171,12 @@ DTensor VectorNorm(const DTensor& x, double order, const std::vector<int>& dims,
   return order < 0 ? Where(is_zero, Pow(sum, 1 / order), root) : ZeroWhere(is_zero, root);
 }
 
+DTensor Trace(const DTensor& x) {
+  internal::CheckUsable("trace", x);
+  if (x.num_dims() != 2) ThrowInvalid("trace: expected a matrix, got ", x.ToString());
+  return Sum(Diagonal(x));
+}
+
 DTensor Dist(const DTensor& a, const DTensor& b, double order) {
   internal::CheckUsable("dist", a);
   internal::CheckUsable("dist", b);

@@ -46,6 +46,8 @@ DTensor All(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = 
 /// i64.
 DTensor CountNonZero(const DTensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 
+/// The sum of the main diagonal of a matrix.
+DTensor Trace(const DTensor& x);
 /// VectorNorm(a - b).
 DTensor Dist(const DTensor& a, const DTensor& b, double order = 2);
 

@@ -125,12 +125,29 @@ std::vector<OpCase> OrderCases() {
   return cases;
 }
 
+// Each row ascends, with equal ones.
+GlobalValue Ascending(const Dims& shape) {
+  GlobalValue x{shape, DType::kF64, std::vector<double>(static_cast<size_t>(shape.NumElements()))};
+  const int64_t n = shape[shape.size() - 1];
+  for (size_t i = 0; i < x.values.size(); ++i)
+    x.values[i] = static_cast<double>(static_cast<int64_t>(i) % n / 2) - 0.75;
+  return x;
+}
+
 std::vector<OpCase> IndexingCases() {
   std::vector<OpCase> cases;
   Random random(24);
   const auto ids = [&](const Dims& shape, int64_t extent) {
     return RandomIntegers(shape, random, 0, extent);
   };
+  for (const bool right : {false, true}) {
+    cases.push_back({absl::StrCat("searchsorted(", right, ")"),
+                     {Ascending({5, 4}), Mixed({5, 3}, random)},
+                     [right](Operands o) { return SearchSorted(o[0], o[1], right); }});
+    cases.push_back({absl::StrCat("bucketize(", right, ")"),
+                     {Mixed({5, 3}, random), Ascending({4})},
+                     [right](Operands o) { return Bucketize(o[0], o[1], right); }});
+  }
   for (const int dim : {0, 1}) {
     const Dims x = {5, 3};
     cases.push_back({absl::StrCat("gather(", dim, ")"),

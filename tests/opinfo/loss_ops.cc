@@ -12,9 +12,21 @@ LossReduction ReductionOf(const Args& args) {
                          : LossReduction::kNone;
 }
 
+// PyTorch has the classes in dim 1 where there is one.
+DTensor WithClassesLast(const DTensor& x) { return x.num_dims() < 3 ? x : MoveDim(x, {1}, {-1}); }
+
+// A vector of classes, and a number, which counts as one class, are a row without dims.
+DTensor RowsOf(const DTensor& x) {
+  return x.num_dims() == 0 ? Reshape(x, {1}) : WithClassesLast(x);
+}
+
 Results CrossEntropies(const Args& args) {
-  if (args.Has(2, "weight") || args.Tensor(0).num_dims() != 2) return {};
-  return {CrossEntropy(args.Tensor(0), args.Tensor(1), args.Int(-1, "ignore_index", -100),
+  const DTensor x = WithClassesLast(args.Tensor(0));
+  const int64_t ignored = args.Int(-1, "ignore_index", -100);
+  const double smoothing = args.Number(-1, "label_smoothing", 0);
+  if (!args.Has(2, "weight") && smoothing == 0)
+    return {CrossEntropy(x, args.Tensor(1), ignored, ReductionOf(args))};
+  return {CrossEntropy(x, args.Tensor(1), args.Tensor(2, "weight"), smoothing, ignored,
                        ReductionOf(args))};
 }
 
@@ -63,6 +75,15 @@ void AddLossOps(OpTable& table) {
   });
   table.Add("nn.functional.mse_loss", [](const Args& a) {
     return Results{MseLoss(a.Tensor(0), a.Tensor(1), ReductionOf(a))};
+  });
+  table.Add("nn.functional.multi_margin_loss", [](const Args& a) {
+    return Results{MultiMarginLoss(RowsOf(a.Tensor(0)), a.Tensor(1), a.Number(2, "p", 1),
+                                   a.Number(3, "margin", 1), a.Tensor(4, "weight"),
+                                   ReductionOf(a))};
+  });
+  table.Add("nn.functional.nll_loss", [](const Args& a) {
+    return Results{NllLoss(RowsOf(a.Tensor(0)), a.Tensor(1), a.Tensor(2, "weight"),
+                           a.Int(-1, "ignore_index", -100), ReductionOf(a))};
   });
   table.Add("nn.functional.poisson_nll_loss", [](const Args& a) {
     return Results{PoissonNllLoss(a.Tensor(0), a.Tensor(1), a.Flag(-1, "log_input", true),

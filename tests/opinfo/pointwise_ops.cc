@@ -143,6 +143,10 @@ void AddPointwiseOps(OpTable& table) {
     return Results{a.Text(1, "approximate", "none") == "tanh" ? GeluTanh(a.Tensor(0))
                                                               : Gelu(a.Tensor(0))};
   });
+  table.Add("nn.functional.glu",
+            [](const Args& a) { return Results{Glu(a.Tensor(0), a.Dim(1, "dim", -1))}; });
+  table.Add("nn.functional.prelu",
+            [](const Args& a) { return Results{PRelu(a.Tensor(0), a.Tensor(1, "weight"))}; });
   table.Add("nn.functional.hardshrink", [](const Args& a) {
     return Results{HardShrink(a.Tensor(0), a.Number(1, "lambd", 0.5))};
   });

@@ -88,6 +88,7 @@ void AddReductionOps(OpTable& table) {
     const Moments m(args);
     return Pair(VarMean(m.x, m.dims, m.correction, m.keepdim));
   });
+  table.Add("trace", Unary(Trace));
 }
 
 }  // namespace shardmesh::testing
