@@ -131,7 +131,7 @@ void MulInPlace(const DTensor& a, double b);
 void FillInPlace(const DTensor& a, double value);
 void CopyInPlace(const DTensor& target, const DTensor& source);
 
-// ---- reductions (ops/sum_extremum.cc) -----------------------------------------------------------------
+// ---- reductions (ops/sum_extremum.cc) -----------------------------------------------------------
 // Over `dims` (-1 is the last), or all if empty; `keepdim` leaves extents of 1. Where a reduced dim
 // is sharded the result is Partial.
 /// Sums of integers and bools are i64, also of a tensor without dims.
@@ -170,7 +170,7 @@ DTensor LayerNorm(const DTensor& x, const DTensor& weight, const DTensor& bias, 
 /// Errors: Error(kOutOfRange) naming the index and the range, before any local work.
 DTensor Embedding(const DTensor& ids, const DTensor& table);
 
-// ---- losses (ops/cross_entropy.cc) -----------------------------------------------------------------------
+// ---- losses (ops/cross_entropy.cc) --------------------------------------------------------------
 // Over all elements of the global tensor, however they are spread: a mean divides by the global
 // count. More of them: dtensor/ops/losses.h.
 /// -log softmax(logits)[target], over all targets that are not `ignore_index`. The class dim may be
