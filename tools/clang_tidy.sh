@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # clang-tidy, with the checks of .clang-tidy, over the library's sources and
-# through them its headers. Arguments: only these files.
+# through them its headers.
+#
+#   tools/clang_tidy.sh              all of them
+#   tools/clang_tidy.sh --recent N   those that the last N commits changed
+#   tools/clang_tidy.sh FILE...      these
 #
 # All project includes begin with shardmesh/, so one link to the tree and
 # pkg-config's flags stand for the Bazel build, and nothing has to be built first.
@@ -16,7 +20,7 @@ read -ra system < <(pkg-config --cflags absl_status gmock benchmark openblas nlo
 
 # Left out: what clang 14 cannot parse (captured structured bindings, names of CPU levels), what
 # needs MPI's or NCCL's headers, and the examples of the README and docs, which have a using directive.
-if (($#)); then
+if (($#)) && [[ $1 != --recent ]]; then
   files=("$@")
 else
   mapfile -d '' -t files < <(find . \( -name '.?*' -o -name 'bazel-*' -o -path ./tests/consumer \) -prune \
@@ -26,6 +30,16 @@ else
     ! -path './examples/docs_example.cc' \
     ! -path './examples/readme_example.cc' \
     ! -path './tensor/cpu/isa_cpu.cc' -print0)
+fi
+# Without that much history, all.
+if [[ ${1-} == --recent ]] && git rev-parse --quiet --verify "HEAD~$2" >/dev/null; then
+  declare -A recent=()
+  while IFS= read -r file; do recent[./$file]=1; done < <(git diff --name-only "HEAD~$2" HEAD)
+  all=("${files[@]}")
+  files=()
+  for file in "${all[@]}"; do
+    [[ -z ${recent[$file]-} ]] || files+=("$file")
+  done
 fi
 
 tidy() {

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The long checks, run by hand: all targets tagged `exhaustive`, then every test
-# under each sanitizer. Hours on two cores. Without arguments it does all:
+# The long checks, run by hand: clang-tidy over all sources, all targets tagged
+# `exhaustive`, then every test under each sanitizer. Hours on two cores.
+# Without arguments it does all:
 #
-#   tools/nightly.sh [exhaustive] [asan] [ubsan] [tsan]
+#   tools/nightly.sh [tidy] [exhaustive] [asan] [ubsan] [tsan]
 #
 # Prints a table of counts at the end, and the fuzzers' numbers of cases;
 # docs/testing.md keeps those of the last runs.
@@ -43,13 +44,21 @@ exhaustive() {
 }
 
 checks=("$@")
-((${#checks[@]})) || checks=(exhaustive asan ubsan tsan)
+((${#checks[@]})) || checks=(tidy exhaustive asan ubsan tsan)
 for check in "${checks[@]}"; do
   case $check in
+    tidy)
+      if tools/clang_tidy.sh; then
+        table+=("tidy         passed")
+      else
+        failures=$((failures + 1))
+        table+=("tidy         FAILED")
+      fi
+      ;;
     exhaustive) exhaustive ;;
     asan | ubsan | tsan) tests "$check" --config="$check" //... ;;
     *)
-      echo "unknown check '$check'; expected exhaustive, asan, ubsan or tsan"
+      echo "unknown check '$check'; expected tidy, exhaustive, asan, ubsan or tsan"
       exit 1
       ;;
   esac
