@@ -75,6 +75,7 @@ void OpCall::ThrowMisuse(const char* what, int index) const {
 }
 
 const Decision& OpCall::DecideAnew(const OpRule& op_rule) {
+  if (runtime_.rule_observer) runtime_.rule_observer(op_.name, op_rule.rule);
   absl::InlinedVector<Layout, 4> layouts;
   for (const DTensor* operand : operands_) layouts.push_back(operand->layout());
   const MovePrice price = [&](const Layout& from, const Layout& to, int operand) {

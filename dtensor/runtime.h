@@ -110,6 +110,8 @@ class Runtime {
   /// Null on a miss.
   const Decision* FindDecision(const DecisionKey& key) const;
   const Decision& AddDecision(const DecisionKey& key, Decision decision);
+  /// Called with each rule that a decision is made by, not with those that are found.
+  std::function<void(const char* op, const Rule& rule)> rule_observer;
   size_t max_decisions = kMaxCacheEntries;
   /// While an OpCall lives its decision does, even if the cache is emptied by an op that it calls.
   void BeginCall() { ++open_calls_; }

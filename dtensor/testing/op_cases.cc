@@ -153,13 +153,6 @@ OpCase ConcatCase(const std::vector<Dims>& shapes, int dim) {
 
 }  // namespace
 
-std::string OpCase::ToString() const {
-  std::string text = name;
-  for (const GlobalValue& operand : operands)
-    absl::StrAppend(&text, " ", std::string(Name(operand.dtype)), operand.shape.ToString());
-  return text;
-}
-
 std::vector<OpCase> BinaryCases() {
   std::vector<OpCase> cases = StartFamily(2);
   const std::vector<std::pair<Dims, Dims>> shapes = {

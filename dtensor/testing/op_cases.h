@@ -5,24 +5,11 @@
 #ifndef SHARDMESH_DTENSOR_TESTING_OP_CASES_H_
 #define SHARDMESH_DTENSOR_TESTING_OP_CASES_H_
 
-#include <functional>
-#include <span>
-#include <string>
 #include <vector>
 
-#include "shardmesh/dtensor/testing/global_value.h"
+#include "shardmesh/dtensor/testing/validate_op.h"
 
 namespace shardmesh::testing {
-
-/// One op with its static arguments, and its operands. Floating-point operands are differentiated.
-struct OpCase {
-  std::string name;
-  std::vector<GlobalValue> operands;
-  std::function<DTensor(std::span<const DTensor> operands)> apply;
-
-  /// "sum(dims 0 2) f64[3,5,2]".
-  std::string ToString() const;
-};
 
 // By family, in the order of ops.h.
 std::vector<OpCase> ElementwiseCases(int arity);  ///< Rows of elementwise_ops.inc.

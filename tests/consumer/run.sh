@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds and runs this project in a copy outside of Shardmesh's tree, as a user
+# Builds, runs and tests this project in a copy outside of Shardmesh's tree, as a user
 # would. Usage: tests/consumer/run.sh [flags of bazel run]
 set -euo pipefail
 
@@ -20,3 +20,4 @@ cd "$copy"
 sed -i "s|path = \"../..\"|path = \"$root\"|" WORKSPACE
 grep -q "path = \"$root\"" WORKSPACE
 "$root/bazelw" run "$@" //:consumer
+"$root/bazelw" test --test_output=errors "$@" //:row_scale_test
