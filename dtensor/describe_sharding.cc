@@ -87,9 +87,10 @@ std::string DescribeSharding(const Layout& layout) {
       const Coord coord = mesh.CoordOf(rank);
       rows.push_back({PositionOf(mesh, coord), held(coord)});
     }
-    if (shown < ranks) rows.push_back({absl::StrCat("and ", ranks - shown, " more ranks")});
   }
-  return absl::StrCat(layout.ToString(), "\n", Table(rows));
+  const std::string rest =
+      ranks > kMaxRanks ? absl::StrCat("and ", ranks - kMaxRanks, " more ranks\n") : "";
+  return absl::StrCat(layout.ToString(), "\n", Table(rows), rest);
 }
 
 std::string ShardingAsSvg(const Layout& layout) {

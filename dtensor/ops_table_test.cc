@@ -151,7 +151,7 @@ std::string Document() {
                                                   : "none",
                         " |\n");
       }
-      if (is_one_op && made_of == name) continue;
+      if (made_of.empty() || listed.count(name) > 0) continue;  // Does nothing, or is an op too.
       if (!listed.insert("composite " + name).second) continue;
       absl::StrAppend(&composites, "| ", name, " | ", made_of, " |\n");
       ++num_composites;

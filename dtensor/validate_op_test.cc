@@ -57,7 +57,7 @@ TEST(ValidateOp, PassesARightRule) {
 // It is linear in either operand, not in both together.
 TEST(ValidateOp, NamesOpLayoutsAndMeshOfAWrongRule) {
   EXPECT_THAT(FailuresOf("n d, n -> n d; linear 0 1"),
-              AllOf(HasSubstr("row_scale f64[5,3] f64[5] on [x=2]: operands [P(sum)] [P(sum)]"),
+              AllOf(HasSubstr("row_scale f64[5,3] f64[5] on [x=2]: operands [P(sum)] ["),
                     HasSubstr("result")));
 }
 

@@ -91,6 +91,20 @@ TEST(RunTraining, TakesAnyPrecisionAndSequenceParallelism) {
   }
 }
 
+// All that moves is what plans, FullyShard and losses ask for.
+TEST(RunTraining, ComputesTheSameWithoutImplicitMoves) {
+  for (const char* const mesh : {"dp=2,tp=2", "dp_replicate=2,dp=2", "tp=2", "dp=3"}) {
+    for (const bool sequence_parallel : {false, true}) {
+      TrainOptions options = Small(mesh);
+      options.sequence_parallel = sequence_parallel;
+      const Recorder automatic = RecordingOf(options);
+      options.explicit_moves = true;
+      const Recorder recorder = RecordingOf(options);
+      EXPECT_EQ(recorder.steps.back().loss, automatic.steps.back().loss) << mesh;
+    }
+  }
+}
+
 TEST(RunTraining, CountsTheStepAloneAndOneMemoryPeakPerRank) {
   const Recorder recorder = RecordingOf(Small("dp=2,tp=2"));
   const StepMetrics& last = recorder.steps.back();

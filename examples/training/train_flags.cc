@@ -47,6 +47,8 @@ std::vector<Flag> FlagsOf(TrainFlags& flags) {
       {"precision", &options.precision, "f32, bf16 (f32 shards, bf16 compute) or f64"},
       {"sequence_parallel", &options.sequence_parallel,
        "shard activations over the sequence between attention and MLP, along tp"},
+      {"explicit", &options.explicit_moves,
+       "refuse every move of data that the model does not ask for"},
       {"data", &flags.data,
        "text to train on; default: $SHARDMESH_DATA, else the one that bazelw installs"},
       {"seed", &options.seed, "of initial values, batches and the sample"},

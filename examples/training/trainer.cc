@@ -8,6 +8,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/ops.h"
+#include "shardmesh/dtensor/reshard_policy.h"
 #include "shardmesh/examples/training/rank_exchange.h"
 #include "shardmesh/fsdp/fully_shard.h"
 #include "shardmesh/models/llama/llama_tp_plan.h"
@@ -124,6 +125,8 @@ DTensor Trainer::Loss(const Batch& batch) {
 }
 
 DTensor Trainer::Update(const Batch& batch, StepMetrics& metrics) {
+  const ReshardPolicyScope policy(
+      mesh_, options_.explicit_moves ? ReshardPolicy::kExplicit : ReshardPolicy::kAuto);
   const CommTrace trace(mesh_);
   const TimeProfile profile(world_.context());
   PhaseClock clock(metrics);

@@ -144,7 +144,10 @@ void AddIndexingOps(OpTable& table) {
   table.Add("scatter_add", Scattering(ScatterAdd));
   table.Add("scatter_reduce", ScatterReduced);
   table.Add("searchsorted", [](const Args& a) {
-    return Results{SearchSorted(a.Tensor(0), a.Tensor(1), a.Flag(-1, "right", false))};
+    const DTensor values = a.IsTensor(1) ? a.Tensor(1)
+                                         : Full(a.mesh(), {}, a.real(), a.Number(1, "values"),
+                                                std::vector<Placement>(a.placements().size()));
+    return Results{SearchSorted(a.Tensor(0), values, a.Flag(-1, "right", false))};
   });
   table.Add("sort", [](const Args& a) {
     return Pair(Sort(a.Tensor(0), a.Dim(1, "dim", -1), a.Flag(2, "descending", false)));

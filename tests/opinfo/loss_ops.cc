@@ -77,9 +77,10 @@ void AddLossOps(OpTable& table) {
     return Results{MseLoss(a.Tensor(0), a.Tensor(1), ReductionOf(a))};
   });
   table.Add("nn.functional.multi_margin_loss", [](const Args& a) {
-    return Results{MultiMarginLoss(RowsOf(a.Tensor(0)), a.Tensor(1), a.Number(2, "p", 1),
-                                   a.Number(3, "margin", 1), a.Tensor(4, "weight"),
-                                   ReductionOf(a))};
+    DTensor x = RowsOf(a.Tensor(0));
+    if (x.num_dims() == a.Tensor(1).num_dims()) x = Unsqueeze(x, 0);  // One row.
+    return Results{MultiMarginLoss(x, a.Tensor(1), a.Number(2, "p", 1), a.Number(3, "margin", 1),
+                                   a.Tensor(4, "weight"), ReductionOf(a))};
   });
   table.Add("nn.functional.nll_loss", [](const Args& a) {
     return Results{NllLoss(RowsOf(a.Tensor(0)), a.Tensor(1), a.Tensor(2, "weight"),
