@@ -180,7 +180,10 @@ Chosen ChooseParameters(const std::vector<nn::Module*>& modules,
   }
   Chosen chosen;
   for (nn::Module* module : modules) {
-    for (const nn::Parameter& parameter : module->Parameters()) {
+    // The predicate may look at names; without one, naming the whole tree in each of many calls
+    // would take the most time.
+    for (const nn::Parameter& parameter :
+         ignores == nullptr ? module->ParametersAsNamed() : module->Parameters()) {
       if (!seen.insert(parameter.id()).second) continue;
       const bool is_taken = taken.count(parameter.id()) > 0;
       if (ignores == nullptr || !ignores(parameter)) {
@@ -272,6 +275,9 @@ void FullyShard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
   if (unit_options.reshard_after_forward_axes) {
     sharding.slice_axes = SliceAxes(sharding.mesh, *unit_options.reshard_after_forward_axes);
   }
+  const bool is_named = std::none_of(parameters.begin(), parameters.end(),
+                                     [](const auto& p) { return p.name().empty(); });
+  if (!is_named) modules[0]->Parameters();  // For messages.
   for (const nn::Parameter& parameter : parameters)
     internal::UnitParameter::Check(parameter, sharding);
 

@@ -49,7 +49,11 @@ void CompareSeeds(const std::vector<Parameter>& parameters, uint64_t seed) {
 
 Module::~Module() {
   if (parent_ != nullptr) {
-    std::erase_if(parent_->children_, [this](const auto& child) { return child.second == this; });
+    std::erase_if(parent_->children_, [this](const auto& child) {
+      if (child.second != this) return false;
+      parent_->own_names_.erase(child.first);
+      return true;
+    });
   }
   for (auto& [name, child] : children_) {
     if (child->parent_ == this) child->parent_ = nullptr;
@@ -133,6 +137,19 @@ std::vector<Module::NamedParameter> Module::NamedParameters() const {
 std::vector<Parameter> Module::Parameters() const {
   std::vector<Parameter> parameters;
   for (NamedParameter& entry : NamedParameters()) parameters.push_back(std::move(entry.parameter));
+  return parameters;
+}
+
+std::vector<Parameter> Module::ParametersAsNamed() const {
+  std::vector<Parameter> parameters;
+  std::unordered_set<const void*> seen;
+  auto visit = [&](auto& self, const Module& module) -> void {
+    for (const NamedParameter& entry : module.parameters_) {
+      if (seen.insert(entry.parameter.id()).second) parameters.push_back(entry.parameter);
+    }
+    for (const auto& [name, child] : module.children_) self(self, *child);
+  };
+  visit(visit, *this);
   return parameters;
 }
 
@@ -259,6 +276,7 @@ Parameter Module::RegisterParameter(std::string name, const Dims& shape, DType d
 void Module::RegisterParameter(std::string name, const Parameter& parameter) {
   CheckNewName(name);
   if (!parameter) ThrowInvalid("RegisterParameter: '", name, "' is an undefined parameter");
+  own_names_.insert(name);
   parameters_.push_back({std::move(name), parameter});
 }
 
@@ -268,6 +286,7 @@ void Module::RegisterChild(std::string name, Module& child) {
     if (module == &child) ThrowInvalid("RegisterChild: '", name, "' would be below itself");
   }
   if (child.parent_ == nullptr) child.parent_ = this;
+  own_names_.insert(name);
   children_.emplace_back(std::move(name), &child);
 }
 
@@ -275,6 +294,7 @@ Buffer Module::RegisterBuffer(std::string name, const Dims& shape, DType dtype, 
                               bool is_persistent) {
   CheckNewName(name);
   Buffer buffer(shape, dtype, init);
+  own_names_.insert(name);
   buffers_.push_back({std::move(name), buffer, is_persistent});
   return buffer;
 }
@@ -306,13 +326,8 @@ void Module::CheckNewName(std::string_view name) const {
   if (name.empty() || name.find('.') != std::string_view::npos) {
     ThrowInvalid(Quoted(name), " cannot be a name within a module: it is empty or has a '.'");
   }
-  auto is_same = [&](const auto& own) { return own.first == name; };
-  const bool taken = std::any_of(parameters_.begin(), parameters_.end(),
-                                 [&](const NamedParameter& entry) { return entry.name == name; }) ||
-                     std::any_of(buffers_.begin(), buffers_.end(),
-                                 [&](const NamedBuffer& entry) { return entry.name == name; }) ||
-                     std::any_of(children_.begin(), children_.end(), is_same);
-  if (taken) ThrowInvalid("the module has two things named ", Quoted(name));
+  if (own_names_.count(std::string(name)) > 0)
+    ThrowInvalid("the module has two things named ", Quoted(name));
 }
 
 void Module::CollectParameters(const std::string& prefix, std::vector<NamedParameter>& out) const {

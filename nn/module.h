@@ -17,6 +17,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -101,6 +102,9 @@ class Module {
   /// Parameter::name() to the name relative to the outermost module.
   std::vector<NamedParameter> NamedParameters() const;
   std::vector<Parameter> Parameters() const;
+  /// The same, with the names that they have: naming takes time for all that the outermost module
+  /// has.
+  std::vector<Parameter> ParametersAsNamed() const;
   /// The buffers, in the same way.
   std::vector<NamedBuffer> NamedBuffers() const;
   /// This module and its descendants, parents first; a shared module once.
@@ -190,6 +194,7 @@ class Module {
 
   std::vector<NamedParameter> parameters_;
   std::vector<NamedBuffer> buffers_;
+  std::unordered_set<std::string> own_names_;  // Of all three.
   std::vector<std::pair<std::string, Module*>> children_;
   Module* parent_ = nullptr;  // The first module that registered this one.
   std::vector<std::function<std::shared_ptr<void>()>> scopes_;
