@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -74,7 +75,28 @@ void OpCall::ThrowMisuse(const char* what, int index) const {
   ThrowInvalid(op_.name, ": there is no ", what, " ", index);
 }
 
-const Decision& OpCall::DecideAnew(const OpRule& op_rule) {
+namespace {
+
+// What is wrong with some operand names at least one of them.
+OpRule WithOperandsInErrors(absl::FunctionRef<OpRule()> make_rule,
+                            std::span<const DTensor* const> operands) {
+  try {
+    return make_rule();
+  } catch (const Error& error) {
+    std::vector<std::string> names;
+    for (const DTensor* operand : operands) names.push_back(operand->ToString());
+    const bool names_one = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return error.message().find(name) != std::string::npos;
+    });
+    if (names_one) throw;
+    Throw(error.code(), error.message(), "; called with ", absl::StrJoin(names, ", "));
+  }
+}
+
+}  // namespace
+
+const Decision& OpCall::DecideAnew(absl::FunctionRef<OpRule()> make_rule) {
+  const OpRule op_rule = WithOperandsInErrors(make_rule, {operands_.data(), operands_.size()});
   if (runtime_.rule_observer) runtime_.rule_observer(op_.name, op_rule.rule);
   absl::InlinedVector<Layout, 4> layouts;
   for (const DTensor* operand : operands_) layouts.push_back(operand->layout());

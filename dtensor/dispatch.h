@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "shardmesh/dtensor/dtensor.h"
 #include "shardmesh/dtensor/gradients.h"
 #include "shardmesh/dtensor/internal/dtensor_impl.h"
@@ -72,11 +73,12 @@ class OpCall {
   // Error(kInvalidArgument) for an operand or result that the op does not have.
 
   /// Finds the layouts of operands and results, and moves the operands. `make_rule() -> OpRule`
-  /// runs on a cache miss only and throws if the operands' shapes do not fit.
+  /// runs on a cache miss only and throws if the operands' shapes or dtypes do not fit; a message
+  /// that names no operand is given all of them.
   template <typename MakeRule>
   void Decide(MakeRule&& make_rule) {
     decision_ = runtime_.FindDecision(key_);
-    if (decision_ == nullptr) decision_ = &DecideAnew(make_rule());
+    if (decision_ == nullptr) decision_ = &DecideAnew(make_rule);
     if (decision_->propagation.has_moves) {
       if (runtime_.reshard_policy != ReshardPolicy::kAuto) CheckMoves(make_rule());
       MoveOperands();
@@ -142,7 +144,7 @@ class OpCall {
   }
 
  private:
-  const Decision& DecideAnew(const OpRule& op_rule);
+  const Decision& DecideAnew(absl::FunctionRef<OpRule()> make_rule);
   void CheckMoves(const OpRule& op_rule) const;
   void MoveOperands();
   void WidenOperands();

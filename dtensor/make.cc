@@ -221,7 +221,10 @@ DTensor Zeros(const DeviceMesh& mesh, const Dims& shape, DType dtype,
 
 DTensor Redistribute(const DTensor& x, const std::vector<Placement>& placements) {
   internal::CheckUsable("Redistribute", x);
-  return Redistribute(x, LayoutOn(x.mesh(), placements, x.shape()));
+  Layout layout;
+  const absl::Status status = Catch([&] { layout = LayoutOn(x.mesh(), placements, x.shape()); });
+  if (!status.ok()) Throw(status.code(), "Redistribute: of ", x.ToString(), ": ", status.message());
+  return Redistribute(x, layout);
 }
 
 DTensor Redistribute(const DTensor& x, const Layout& layout) {
@@ -230,7 +233,10 @@ DTensor Redistribute(const DTensor& x, const Layout& layout) {
   if (!(layout.global_shape() == x.shape()) || !(layout.mesh() == x.layout().mesh())) {
     ThrowInvalid("Redistribute: ", layout.ToString(), " is not a layout of ", x.ToString());
   }
-  CheckPartial("Redistribute", x.dtype(), layout);
+  if (x.dtype() == DType::kBool && layout.HasPartial()) {
+    ThrowInvalid("Redistribute: ", x.ToString(), " cannot be ", layout.ToString(),
+                 ", as bools are not reduced; cast it to i32");
+  }
   if (internal::IsKept(kRedistribute.name, x))
     return internal::Kept(x, [&] { return Redistribute(x, layout); });
   Runtime& runtime = *x.impl()->runtime;

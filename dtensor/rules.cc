@@ -121,11 +121,35 @@ void WriteSumTo(Gradients& out, int operand, const DTensor& grad, const Dims& sh
             });
 }
 
+int DimOf(const char* op, const DTensor& x, int dim, bool scalar_has_one, int extra) {
+  const int dims = std::max(scalar_has_one ? 1 : 0, x.num_dims()) + extra;
+  if (dim >= -dims && dim < dims) return dim < 0 ? dim + dims : dim;
+  ThrowInvalid(op, ": dim ", dim, " is out of range for ", x.ToString());
+}
+
+Dims ResolvedShape(const char* op, const DTensor& x, const Dims& shape, int64_t num_elements) {
+  try {
+    return ResolveShape(shape, num_elements, op);
+  } catch (const Error& error) {
+    Throw(error.code(), error.message(), "; called with ", x.ToString());
+  }
+}
+
+void CheckSameDType(const char* op, const DTensor& a, const DTensor& b) {
+  if (a.dtype() == b.dtype()) return;
+  ThrowInvalid(op, ": ", a.ToString(), " and ", b.ToString(), " differ in dtype; cast one of them");
+}
+
+void CheckFloating(const char* op, const DTensor& x) {
+  if (IsFloating(x.dtype())) return;
+  ThrowInvalid(op, ": needs a floating-point dtype, got ", x.ToString(), "; cast it");
+}
+
 std::vector<int> NormalizedDims(const char* op, const DTensor& x, const std::vector<int>& dims) {
   // A tensor without dims has one to reduce over all the same, of extent 1.
   std::vector<bool> reduced(static_cast<size_t>(std::max(1, x.num_dims())), dims.empty());
   for (int dim : dims) {
-    const int d = NormalizeDim(dim, std::max(1, x.num_dims()), op);
+    const int d = DimOf(op, x, dim, /*scalar_has_one=*/true);
     if (reduced[d]) ThrowInvalid(op, ": dim ", dim, " of ", x.ToString(), " is given twice");
     reduced[d] = true;
   }

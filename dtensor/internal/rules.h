@@ -34,6 +34,18 @@ void WriteSumTo(Gradients& out, int operand, const DTensor& grad, const Dims& sh
 /// have, or that is given twice.
 std::vector<int> NormalizedDims(const char* op, const DTensor& x, const std::vector<int>& dims);
 
+/// NormalizeDim for x, which the message names. A tensor without dims has dim 0 here if
+/// `scalar_has_one`. `extra`: further dims that an op adds.
+int DimOf(const char* op, const DTensor& x, int dim, bool scalar_has_one = false, int extra = 0);
+
+/// ResolveShape (tensor/tensor.h) for x, or a part of it, with x in the message.
+Dims ResolvedShape(const char* op, const DTensor& x, const Dims& shape, int64_t num_elements);
+
+/// Throws Error(kInvalidArgument) naming `op` and the operands unless they are of one dtype.
+void CheckSameDType(const char* op, const DTensor& a, const DTensor& b);
+/// Throws Error(kInvalidArgument) naming `op` and x unless its dtype is a floating-point one.
+void CheckFloating(const char* op, const DTensor& x);
+
 /// Throws Error(kInvalidArgument) naming `op` unless `x` has at least `rank` dims.
 void CheckRankAtLeast(const char* op, const DTensor& x, int rank);
 

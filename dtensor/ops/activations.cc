@@ -3,13 +3,14 @@
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
 
 namespace shardmesh {
 
 DTensor Glu(const DTensor& x, int given) {
   internal::CheckUsable("glu", x);
-  const int dim = NormalizeDim(given, x.num_dims(), "glu");
+  const int dim = internal::DimOf("glu", x, given);
   if (x.dim(dim) % 2 != 0) {
     ThrowInvalid("glu: expected an even extent of dim ", dim, ", got ", x.dim(dim), " of ",
                  x.ToString());

@@ -84,7 +84,8 @@ DTensor CrossEntropy(const DTensor& logits, const DTensor& target, const DTensor
   const char* const op = "cross_entropy";
   Check(op, logits, target, weight);
   if (!(label_smoothing >= 0 && label_smoothing <= 1))
-    ThrowInvalid(op, ": expected a label smoothing in [0, 1], got ", label_smoothing);
+    ThrowInvalid(op, ": expected a label smoothing in [0, 1], got ", label_smoothing, " for ",
+                 logits.ToString());
   if (IsSmall(logits.dtype())) {
     const DTensor wide = weight ? Cast(weight, DType::kF32) : weight;
     return CrossEntropy(Cast(logits, DType::kF32), target, wide, label_smoothing, ignore_index,
@@ -108,7 +109,8 @@ DTensor MultiMarginLoss(const DTensor& x, const DTensor& target, double order, d
                         const DTensor& weight, LossReduction reduction) {
   const char* const op = "multi_margin_loss";
   Check(op, x, target, weight);
-  if (order != 1 && order != 2) ThrowInvalid(op, ": expected an order of 1 or 2, got ", order);
+  if (order != 1 && order != 2)
+    ThrowInvalid(op, ": expected an order of 1 or 2, got ", order, " for ", x.ToString());
   if (IsSmall(x.dtype())) {
     const DTensor wide = weight ? Cast(weight, DType::kF32) : weight;
     return Cast(MultiMarginLoss(Cast(x, DType::kF32), target, order, margin, wide, reduction),

@@ -170,7 +170,10 @@ DTensor Einsum(std::string_view text, const std::vector<DTensor>& operands) {
   for (size_t i = 0; i < result.size(); ++i) {
     const bool exists = std::any_of(terms.begin(), terms.end(),
                                     [&](const Term& term) { return Has(term.labels, result[i]); });
-    if (!exists) equation.Refuse("the result has a label that no operand has");
+    if (!exists) {
+      equation.Refuse("the result has a label that no operand has; operand 0 is ",
+                      operands[0].ToString());
+    }
     if (result.find(result[i], i + 1) != std::string::npos)
       equation.Refuse("the result has a label twice");
   }

@@ -48,6 +48,17 @@ OpRule RuleOf(const ElementwiseRow& row, OperandPointers operands) {
   return internal::ElementwiseRule(row.name, operands);
 }
 
+// The kernel's own checks, on no elements: before anything moves.
+void CheckDTypes(ElementwiseOp op, ExecutionContext& context, OperandPointers operands,
+                 const ElementwiseParams& params) {
+  const ElementwiseRow& row = RowOf(op);
+  for (const DTensor* operand : operands)
+    internal::CheckSameDType(row.name, *operands[0], *operand);
+  const Tensor none = Tensor::Empty(context, {0}, operands[0]->dtype());
+  LocalPointers locals(operands.size(), &none);
+  ops::Elementwise(context, op, {locals.data(), locals.size()}, params);
+}
+
 // Operand 0 is the upstream gradient, in which every gradient is linear; then what the row reads.
 class GradientCall {
  public:
@@ -131,7 +142,10 @@ struct Recorded {
 DTensor Apply(ElementwiseOp op, OperandPointers operands, const ElementwiseParams& params = {}) {
   const ElementwiseRow& row = RowOf(op);
   OpCall call(OpsOf(op).value, operands);
-  call.Decide([&] { return RuleOf(row, operands); });
+  call.Decide([&] {
+    CheckDTypes(op, call.context(), operands, params);
+    return RuleOf(row, operands);
+  });
   LocalPointers locals;
   for (int i = 0; i < row.arity; ++i) locals.push_back(&call.local(i));
   DTensor y =

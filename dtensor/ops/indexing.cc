@@ -27,7 +27,7 @@ constexpr Op kScatterProduct{"scatter_product"}, kScatterMax{"scatter_max"},
 
 int DimOf(const Op& op, const DTensor& x, int dim) {
   internal::CheckUsable(op.name, x);
-  return NormalizeDim(dim, std::max(1, x.num_dims()), op.name);
+  return internal::DimOf(op.name, x, dim, /*scalar_has_one=*/true);
 }
 
 }  // namespace

@@ -128,7 +128,10 @@ DTensor MatMul(const DTensor& a, const DTensor& b) {
   if ((a && a.num_dims() == 1) || (b && b.num_dims() == 1)) return VectorMatMul(a, b);
   if (internal::IsKept(kMatMul.name, a)) return internal::Kept(a, [&] { return MatMul(a, b); });
   OpCall call(kMatMul, {&a, &b});
-  call.Decide([&] { return MatMulRule(a, b); });
+  call.Decide([&] {
+    internal::CheckSameDType(kMatMul.name, a, b);
+    return MatMulRule(a, b);
+  });
   DTensor y = call.ResultOf(a.dtype(), ops::MatMul(call.context(), call.local(0), call.local(1),
                                                    call.LocalDType(a.dtype())));
   if (!call.Records()) return y;
@@ -152,7 +155,14 @@ DTensor Linear(const DTensor& x, const DTensor& weight, const DTensor& bias) {
   if (internal::IsKept(kLinear.name, x))
     return internal::Kept(x, [&] { return Linear(x, weight, bias); });
   OpCall call(kLinear, {&x, &weight});
-  call.Decide([&] { return LinearRule(kLinear.name, x, weight, /*contracted=*/1); });
+  call.Decide([&] {
+    internal::CheckSameDType(kLinear.name, x, weight);
+    return LinearRule(kLinear.name, x, weight, /*contracted=*/1);
+  });
+  if (bias && !(bias.shape() == Dims{weight.dim(0)})) {
+    ThrowInvalid("linear: expected a bias [", weight.dim(0), "] for the weight ", weight.ToString(),
+                 ", got ", bias.ToString());
+  }
   DTensor y = call.ResultOf(
       x.dtype(), TimesMatrix(call.context(), call.local(0), call.local(1).Transpose(0, 1),
                              call.LocalDType(x.dtype())));

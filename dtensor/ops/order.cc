@@ -25,7 +25,7 @@ constexpr Op kLogCumSumExp{"logcumsumexp"}, kCumMax{"cummax"}, kCumMin{"cummin"}
 
 int DimOf(const Op& op, const DTensor& x, int dim) {
   internal::CheckUsable(op.name, x);
-  return NormalizeDim(dim, std::max(1, x.num_dims()), op.name);
+  return internal::DimOf(op.name, x, dim, /*scalar_has_one=*/true);
 }
 
 // `dim` whole, the others as they are; for `results` results of x's shape.
@@ -165,7 +165,7 @@ DTensor ArgSort(const DTensor& x, int dim, bool descending) {
 std::pair<DTensor, DTensor> TopK(const DTensor& x, int64_t k, int dim, bool largest) {
   internal::CheckUsable("topk", x);
   if (x.num_dims() == 0) return Sort(x, dim, largest);
-  const int64_t extent = x.dim(NormalizeDim(dim, x.num_dims(), "topk"));
+  const int64_t extent = x.dim(internal::DimOf("topk", x, dim));
   if (k < 0 || k > extent) {
     ThrowInvalid("topk: expected k in [0, ", extent, "] along dim ", dim, " of ", x.ToString(),
                  ", got ", k);
@@ -177,7 +177,7 @@ std::pair<DTensor, DTensor> TopK(const DTensor& x, int64_t k, int dim, bool larg
 std::pair<DTensor, DTensor> KthValue(const DTensor& x, int64_t k, int dim, bool keepdim) {
   internal::CheckUsable("kthvalue", x);
   if (x.num_dims() == 0) return Sort(x, dim);
-  const int d = NormalizeDim(dim, x.num_dims(), "kthvalue");
+  const int d = internal::DimOf("kthvalue", x, dim);
   if (k < 1 || k > x.dim(d)) {
     ThrowInvalid("kthvalue: expected k in [1, ", x.dim(d), "] along dim ", dim, " of ",
                  x.ToString(), ", got ", k);
@@ -203,7 +203,7 @@ DTensor Median(const DTensor& x) {
 std::pair<DTensor, DTensor> MedianAlong(const DTensor& x, int given, bool keepdim) {
   internal::CheckUsable("median", x);
   if (x.num_dims() == 0) return Sort(x, given);
-  const int dim = NormalizeDim(given, x.num_dims(), "median");
+  const int dim = internal::DimOf("median", x, given);
   if (x.dim(dim) == 0) ThrowInvalid("median: dim ", given, " of ", x.ToString(), " is empty");
   DTensor index = KthValue(x.Detach(), (x.dim(dim) + 1) / 2, dim, /*keepdim=*/true).second;
   if (IsFloating(x.dtype())) {  // The first nan is the extremum.
@@ -249,7 +249,7 @@ DTensor ArgExtremum(bool is_max, const DTensor& x, std::optional<int> dim, bool 
     for (int d = 0; keepdim && d < x.num_dims(); ++d) shape.push_back(1);
     return Reshape(index, shape);
   }
-  const int d = NormalizeDim(*dim, x.num_dims(), op);
+  const int d = internal::DimOf(op, x, *dim);
   return WithoutDim(FirstExtremum(is_max, op, x, d), d, keepdim);
 }
 
@@ -257,7 +257,7 @@ std::pair<DTensor, DTensor> ExtremumAlong(bool is_max, const DTensor& x, int dim
   const char* const op = is_max ? "max" : "min";
   internal::CheckUsable(op, x);
   if (x.num_dims() == 0) return {x, ArgExtremum(is_max, x, std::nullopt, keepdim)};
-  const int d = NormalizeDim(dim, x.num_dims(), op);
+  const int d = internal::DimOf(op, x, dim);
   const DTensor index = FirstExtremum(is_max, op, x, d);
   const DTensor others =
       Compare(CompareOp::kNotEqual, internal::PositionsOn(x, x.dim(d), d, x.num_dims()), index);

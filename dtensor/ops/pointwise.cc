@@ -32,6 +32,8 @@ struct BinaryCall {
              std::initializer_list<uint32_t> linear = {})
       : call(op, {&a, &b}) {
     call.Decide([&] {
+      internal::CheckSameDType(op.name, a, b);
+      if (kernel == BinaryOp::kDiv) internal::CheckFloating(op.name, a);
       const DTensor* operands[] = {&a, &b};
       return ElementwiseRule(op.name, operands, linear);
     });
@@ -199,6 +201,9 @@ DTensor Compare(CompareOp op, const DTensor& a, double b) {
 DTensor Where(const DTensor& condition, const DTensor& a, const DTensor& b) {
   OpCall call(kWhere, {&condition, &a, &b});
   call.Decide([&] {
+    if (condition.dtype() != DType::kBool)
+      ThrowInvalid("where: the condition must have the dtype bool, got ", condition.ToString());
+    internal::CheckSameDType(kWhere.name, a, b);
     const DTensor* operands[] = {&condition, &a, &b};
     return ElementwiseRule(kWhere.name, operands, {6u});
   });
@@ -235,9 +240,13 @@ DTensor Cast(const DTensor& x, DType dtype) {
 }
 
 DTensor Dropout(const DTensor& x, double p, RandomKey key) {
-  if (!(p >= 0.0 && p <= 1.0)) ThrowInvalid("dropout: expected a probability in [0, 1], got ", p);
+  internal::CheckUsable(kDropout.name, x);
+  if (!(p >= 0.0 && p <= 1.0)) {
+    ThrowInvalid("dropout: expected a probability in [0, 1], got ", p, " for ", x.ToString());
+  }
   OpCall call(kDropout, {&x});
   call.Decide([&] {
+    internal::CheckFloating(kDropout.name, x);
     const DTensor* operands[] = {&x};
     return ElementwiseRule(kDropout.name, operands, {1u});
   });

@@ -8,6 +8,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/internal/contract.h"
 #include "shardmesh/dtensor/internal/dtensor_impl.h"
+#include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
 
 namespace shardmesh {
@@ -83,8 +84,8 @@ DTensor TensorDot(const DTensor& a, const DTensor& b, const std::vector<int>& gi
   for (int d = 0; d < b.num_dims(); ++d) labels_b += next++;
   std::string summed_a, summed_b;
   for (size_t i = 0; i < given_a.size(); ++i) {
-    const int dim_a = NormalizeDim(given_a[i], a.num_dims(), kName);
-    const int dim_b = NormalizeDim(given_b[i], b.num_dims(), kName);
+    const int dim_a = internal::DimOf(kName, a, given_a[i]);
+    const int dim_b = internal::DimOf(kName, b, given_b[i]);
     const char label_a = labels_a[dim_a], label_b = labels_b[dim_b];
     if (summed_a.find(label_a) != std::string::npos || summed_b.find(label_b) != std::string::npos)
       ThrowInvalid(kName, ": a dim of ", a.ToString(), " or ", b.ToString(), " is given twice");

@@ -29,9 +29,10 @@ DTensor SoftmaxBackward(const DTensor& grad, const DTensor& y, int dim, bool log
 
 DTensor SoftmaxOver(const Op& op, const DTensor& x, int given, bool log) {
   internal::CheckUsable(op.name, x);
-  const int dim = NormalizeDim(given, x.num_dims(), op.name);
+  const int dim = internal::DimOf(op.name, x, given);
   OpCall call(op, {&x});
   call.Attribute(dim).Decide([&] {
+    internal::CheckFloating(op.name, x);
     Rule rule = internal::FactorsOf(x.shape(), {dim});
     rule.outputs = {rule.inputs[0]};
     return OpRule{std::move(rule), {x.shape()}};
@@ -76,6 +77,7 @@ void CheckVector(const char* op, const char* name, const DTensor& x, const DTens
     ThrowInvalid(op, ": expected a ", name, " with the extent of the last dim of ", x.ToString(),
                  ", got ", vector.ToString());
   }
+  internal::CheckSameDType(op, x, vector);
 }
 
 void RmsNormBackward(const DTensor& grad, const DTensor& x, const DTensor& w,

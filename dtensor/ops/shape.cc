@@ -94,7 +94,7 @@ DTensor SliceBackward(const DTensor& grad, const Dims& shape, int dim, int64_t s
 
 DTensor Reshape(const DTensor& x, const Dims& given) {
   internal::CheckUsable(kReshape.name, x);
-  const Dims shape = ResolveShape(given, x.NumElements(), kReshape.name);
+  const Dims shape = internal::ResolvedShape(kReshape.name, x, given, x.NumElements());
   OpCall call(kReshape, {&x});
   call.Attribute(shape).Decide(
       [&] { return x.NumElements() == 0 ? EmptyReshapeRule(x, shape) : ReshapeRule(x, shape); });
@@ -119,12 +119,12 @@ DTensor Reshape(const DTensor& x, const Dims& given) {
 DTensor Transpose(const DTensor& x, int given0, int given1) {
   internal::CheckUsable(kTranspose.name, x);
   if (x.num_dims() == 0) {  // Dim 0 of a number is itself.
-    NormalizeDim(given0, 1, kTranspose.name);
-    NormalizeDim(given1, 1, kTranspose.name);
+    internal::DimOf(kTranspose.name, x, given0, /*scalar_has_one=*/true);
+    internal::DimOf(kTranspose.name, x, given1, /*scalar_has_one=*/true);
     return Permute(x, {});
   }
-  const int dim0 = NormalizeDim(given0, x.num_dims(), kTranspose.name);
-  const int dim1 = NormalizeDim(given1, x.num_dims(), kTranspose.name);
+  const int dim0 = internal::DimOf(kTranspose.name, x, given0);
+  const int dim1 = internal::DimOf(kTranspose.name, x, given1);
   OpCall call(kTranspose, {&x});
   call.Attribute(dim0, dim1).Decide([&] {
     Rule rule = internal::FactorsOf(x.shape());
@@ -172,7 +172,7 @@ DTensor Expand(const DTensor& x, const Dims& shape) {
 
 DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
   internal::CheckUsable(kSlice.name, x);
-  const int dim = NormalizeDim(given, x.num_dims(), kSlice.name);
+  const int dim = internal::DimOf(kSlice.name, x, given);
   OpCall call(kSlice, {&x});
   call.Attribute(dim, length);
   if (start < 0 || length < 0 || start > x.shape()[dim] - length) {
@@ -207,7 +207,7 @@ std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, 
     if (__builtin_add_overflow(total, size, &total))
       ThrowInvalid("split: size ", size, " is more than dim ", dim, " of ", x.ToString(), " has");
   }
-  if (total != x.shape()[NormalizeDim(dim, x.num_dims(), "split")]) {
+  if (total != x.shape()[internal::DimOf("split", x, dim)]) {
     ThrowInvalid("split: sizes add up to ", total, ", not to the extent of dim ", dim, " of ",
                  x.ToString());
   }
@@ -223,7 +223,7 @@ std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, 
 DTensor Concat(const std::vector<DTensor>& parts, int given) {
   if (parts.empty()) ThrowInvalid(kConcat.name, ": no tensors");
   internal::CheckUsable(kConcat.name, parts[0]);
-  const int dim = NormalizeDim(given, parts[0].num_dims(), kConcat.name);
+  const int dim = internal::DimOf(kConcat.name, parts[0], given);
   absl::InlinedVector<const DTensor*, 4> operands;
   for (const DTensor& part : parts) operands.push_back(&part);
   OpCall call(kConcat, std::span<const DTensor* const>(operands.data(), operands.size()));

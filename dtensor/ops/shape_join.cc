@@ -3,6 +3,7 @@
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/internal/dtensor_impl.h"
+#include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
 
 namespace shardmesh {
@@ -25,7 +26,7 @@ DTensor AsColumn(const DTensor& x) { return x.num_dims() > 1 ? x : Unsqueeze(AtL
 
 DTensor Stack(const std::vector<DTensor>& parts, int given) {
   CheckSome("stack", parts);
-  const int dim = NormalizeDim(given, parts[0].num_dims() + 1, "stack");
+  const int dim = internal::DimOf("stack", parts[0], given, /*scalar_has_one=*/false, /*extra=*/1);
   std::vector<DTensor> rows;
   for (const DTensor& part : parts) {
     if (!(part.shape() == parts[0].shape()))

@@ -53,13 +53,13 @@ std::vector<DTensor> EqualSplit(const char* op, const DTensor& x, int64_t sectio
 
 DTensor Narrow(const DTensor& x, int given, int64_t start, int64_t length) {
   internal::CheckUsable("narrow", x);
-  const int dim = NormalizeDim(given, x.num_dims(), "narrow");
+  const int dim = internal::DimOf("narrow", x, given);
   return Slice(x, dim, start < 0 ? start + x.shape()[dim] : start, length);
 }
 
 DTensor Select(const DTensor& x, int given_dim, int64_t given) {
   internal::CheckUsable(kSelect.name, x);
-  const int dim = NormalizeDim(given_dim, x.num_dims(), kSelect.name);
+  const int dim = internal::DimOf(kSelect.name, x, given_dim);
   const int64_t extent = x.shape()[dim];
   if (given < -extent || given >= extent) {
     ThrowInvalid(kSelect.name, ": index ", given, " is not within dim ", dim, " of ", x.ToString());
@@ -91,7 +91,7 @@ DTensor Select(const DTensor& x, int given_dim, int64_t given) {
 
 std::vector<DTensor> Unbind(const DTensor& x, int given) {
   internal::CheckUsable("unbind", x);
-  const int dim = NormalizeDim(given, x.num_dims(), "unbind");
+  const int dim = internal::DimOf("unbind", x, given);
   std::vector<DTensor> parts;
   for (int64_t i = 0; i < x.shape()[dim]; ++i)
     parts.push_back(Squeeze(Slice(x, dim, i, 1), std::vector<int>{dim}));
@@ -100,7 +100,7 @@ std::vector<DTensor> Unbind(const DTensor& x, int given) {
 
 std::vector<DTensor> SplitEvery(const DTensor& x, int64_t size, int given) {
   internal::CheckUsable("split", x);
-  const int dim = NormalizeDim(given, x.num_dims(), "split");
+  const int dim = internal::DimOf("split", x, given);
   const int64_t extent = x.shape()[dim];
   if (size < 0 || (size == 0 && extent > 0)) {
     ThrowInvalid("split: parts of ", size, " do not make up dim ", dim, " of ", x.ToString());
@@ -114,16 +114,17 @@ std::vector<DTensor> SplitEvery(const DTensor& x, int64_t size, int given) {
 
 std::vector<DTensor> Chunk(const DTensor& x, int64_t chunks, int given) {
   internal::CheckUsable("chunk", x);
-  const int dim = NormalizeDim(given, x.num_dims(), "chunk");
+  const int dim = internal::DimOf("chunk", x, given);
   const int64_t extent = x.shape()[dim];
-  if (chunks < 1) ThrowInvalid("chunk: expected at least one chunk, got ", chunks);
+  if (chunks < 1)
+    ThrowInvalid("chunk: expected at least one chunk of ", x.ToString(), ", got ", chunks);
   if (extent == 0) return Split(x, std::vector<int64_t>(chunks, 0), dim);
   return SplitEvery(x, extent / chunks + (extent % chunks != 0 ? 1 : 0), dim);
 }
 
 std::vector<DTensor> TensorSplit(const DTensor& x, int64_t sections, int given) {
   internal::CheckUsable("tensor_split", x);
-  const int dim = NormalizeDim(given, x.num_dims(), "tensor_split");
+  const int dim = internal::DimOf("tensor_split", x, given);
   if (sections < 1) ThrowInvalid("tensor_split: expected at least one section, got ", sections);
   std::vector<int64_t> sizes(sections, x.shape()[dim] / sections);
   for (int64_t i = 0; i < x.shape()[dim] % sections; ++i) ++sizes[i];
@@ -133,7 +134,7 @@ std::vector<DTensor> TensorSplit(const DTensor& x, int64_t sections, int given) 
 std::vector<DTensor> TensorSplitAt(const DTensor& x, const std::vector<int64_t>& indices,
                                    int given) {
   internal::CheckUsable("tensor_split", x);
-  const int dim = NormalizeDim(given, x.num_dims(), "tensor_split");
+  const int dim = internal::DimOf("tensor_split", x, given);
   const int64_t extent = x.shape()[dim];
   std::vector<DTensor> parts;
   int64_t start = 0;

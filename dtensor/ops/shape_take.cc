@@ -24,7 +24,7 @@ DTensor Flip(const DTensor& x, const std::vector<int>& dims) {
   uint64_t flipped = 0;
   DTensor y = x;
   for (const int given : dims) {
-    const int dim = NormalizeDim(given, x.num_dims(), kFlip.name);
+    const int dim = internal::DimOf(kFlip.name, x, given);
     if (((flipped >> dim) & 1u) != 0)
       ThrowInvalid(kFlip.name, ": dim ", given, " of ", x.ToString(), " is given twice");
     flipped |= uint64_t{1} << dim;
@@ -54,7 +54,7 @@ DTensor Roll(const DTensor& x, const std::vector<int64_t>& shifts, const std::ve
   }
   DTensor y = x;
   for (size_t i = 0; i < dims.size(); ++i) {
-    const int dim = NormalizeDim(dims[i], x.num_dims(), kRoll.name);
+    const int dim = internal::DimOf(kRoll.name, x, dims[i]);
     const int64_t n = x.shape()[dim];
     if (n == 0) continue;
     const int64_t shift = (shifts[i] % n + n) % n;
@@ -71,8 +71,8 @@ DTensor Roll(const DTensor& x, int64_t shift) {
 
 DTensor Rot90(const DTensor& x, int64_t times, int given0, int given1) {
   internal::CheckUsable("rot90", x);
-  const int dim0 = NormalizeDim(given0, x.num_dims(), "rot90");
-  const int dim1 = NormalizeDim(given1, x.num_dims(), "rot90");
+  const int dim0 = internal::DimOf("rot90", x, given0);
+  const int dim1 = internal::DimOf("rot90", x, given1);
   if (dim0 == dim1)
     ThrowInvalid("rot90: dims ", given0, " and ", given1, " of ", x.ToString(), " are the same");
   switch ((times % 4 + 4) % 4) {
@@ -119,7 +119,7 @@ DTensor Tile(const DTensor& x, const std::vector<int64_t>& counts) {
 DTensor RepeatInterleave(const DTensor& x, int64_t repeats, std::optional<int> given) {
   internal::CheckUsable(kRepeatInterleave.name, x);
   if (!given) return RepeatInterleave(Ravel(x), repeats, 0);
-  const int dim = NormalizeDim(*given, x.num_dims(), kRepeatInterleave.name);
+  const int dim = internal::DimOf(kRepeatInterleave.name, x, *given);
   if (repeats < 0)
     ThrowInvalid(kRepeatInterleave.name, ": ", repeats, " repetitions of ", x.ToString());
   Dims shape = x.shape();
@@ -131,7 +131,7 @@ DTensor RepeatInterleave(const DTensor& x, const std::vector<int64_t>& repeats,
                          std::optional<int> given) {
   internal::CheckUsable(kRepeatInterleave.name, x);
   if (!given) return RepeatInterleave(Ravel(x), repeats, 0);
-  const int dim = NormalizeDim(*given, x.num_dims(), kRepeatInterleave.name);
+  const int dim = internal::DimOf(kRepeatInterleave.name, x, *given);
   if (repeats.size() == 1) return RepeatInterleave(x, repeats[0], dim);
   if (static_cast<int64_t>(repeats.size()) != x.shape()[dim]) {
     ThrowInvalid(kRepeatInterleave.name, ": ", repeats.size(), " numbers of repetitions for dim ",
@@ -150,7 +150,7 @@ DTensor RepeatInterleave(const DTensor& x, const std::vector<int64_t>& repeats,
 
 DTensor Unfold(const DTensor& x, int given, int64_t size, int64_t step) {
   internal::CheckUsable(kUnfold.name, x);
-  const int dim = NormalizeDim(given, std::max(x.num_dims(), 1), kUnfold.name);
+  const int dim = internal::DimOf(kUnfold.name, x, given, /*scalar_has_one=*/true);
   const int64_t extent = x.num_dims() == 0 ? 1 : x.shape()[dim];
   if (size < 0 || size > extent || step < 1) {
     ThrowInvalid(kUnfold.name, ": windows of ", size, " every ", step, " do not fit dim ", dim,
@@ -170,7 +170,7 @@ DTensor SliceScatter(const DTensor& x, const DTensor& source, int given,
                      int64_t step) {
   internal::CheckUsable(kSliceScatter.name, x);
   internal::CheckUsable(kSliceScatter.name, source);
-  const int dim = NormalizeDim(given, x.num_dims(), kSliceScatter.name);
+  const int dim = internal::DimOf(kSliceScatter.name, x, given);
   const int64_t n = x.shape()[dim];
   const auto bound = [n](int64_t index) {
     return std::clamp<int64_t>(index < 0 ? index + n : index, 0, n);
@@ -205,7 +205,7 @@ DTensor SliceScatter(const DTensor& x, const DTensor& source, int given,
 DTensor SelectScatter(const DTensor& x, const DTensor& source, int given, int64_t index) {
   internal::CheckUsable("select_scatter", x);
   internal::CheckUsable("select_scatter", source);
-  const int dim = NormalizeDim(given, x.num_dims(), "select_scatter");
+  const int dim = internal::DimOf("select_scatter", x, given);
   const int64_t n = x.shape()[dim];
   if (index < -n || index >= n)
     ThrowInvalid("select_scatter: index ", index, " is not within dim ", dim, " of ", x.ToString());

@@ -25,7 +25,7 @@ std::vector<int> Inverse(const std::vector<int>& dims) {
 std::vector<int> DistinctDims(const char* op, const DTensor& x, const std::vector<int>& dims) {
   std::vector<int> result;
   for (const int given : dims) {
-    const int dim = NormalizeDim(given, x.num_dims(), op);
+    const int dim = internal::DimOf(op, x, given);
     if (std::find(result.begin(), result.end(), dim) != result.end())
       ThrowInvalid(op, ": dim ", given, " of ", x.ToString(), " is given twice");
     result.push_back(dim);
@@ -122,7 +122,7 @@ DTensor T(const DTensor& x) {
 
 DTensor Unsqueeze(const DTensor& x, int given) {
   internal::CheckUsable(kUnsqueeze.name, x);
-  const int dim = NormalizeDim(given, x.num_dims() + 1, kUnsqueeze.name);
+  const int dim = internal::DimOf(kUnsqueeze.name, x, given, /*scalar_has_one=*/false, /*extra=*/1);
   OpCall call(kUnsqueeze, {&x});
   call.Attribute(dim).Decide([&] {
     Rule rule = internal::FactorsOf(x.shape());
@@ -164,8 +164,8 @@ DTensor Squeeze(const DTensor& x, const std::vector<int>& dims) {
 DTensor Flatten(const DTensor& x, int given_start, int given_end) {
   internal::CheckUsable("flatten", x);
   if (x.num_dims() == 0) return Reshape(x, {1});
-  const int start = NormalizeDim(given_start, x.num_dims(), "flatten");
-  const int end = NormalizeDim(given_end, x.num_dims(), "flatten");
+  const int start = internal::DimOf("flatten", x, given_start);
+  const int end = internal::DimOf("flatten", x, given_end);
   if (start > end) {
     ThrowInvalid("flatten: first dim ", given_start, " of ", x.ToString(), " comes after last dim ",
                  given_end);
@@ -188,8 +188,8 @@ DTensor Ravel(const DTensor& x) {
 
 DTensor Unflatten(const DTensor& x, int given, const Dims& sizes) {
   internal::CheckUsable("unflatten", x);
-  const int dim = NormalizeDim(given, x.num_dims(), "unflatten");
-  const Dims inner = ResolveShape(sizes, x.shape()[dim], "unflatten");
+  const int dim = internal::DimOf("unflatten", x, given);
+  const Dims inner = internal::ResolvedShape("unflatten", x, sizes, x.shape()[dim]);
   Dims shape;
   for (int d = 0; d < x.num_dims(); ++d) {
     if (d != dim) {

@@ -70,7 +70,6 @@ DTensor Number(O o) { return o.number; }
 DTensor None(O o) { return o.none; }
 DTensor PartialOne(O o) { return o.partial; }
 DTensor Floats(O o) { return o.floats; }
-DTensor Ids(O o) { return o.ids; }
 DTensor Grid(O o) { return o.grid; }
 DTensor MaskOf(O o) { return o.mask; }
 DTensor Leaf(O o) { return o.leaf; }
@@ -98,7 +97,7 @@ const std::vector<Misuse>& Misuses() {
       {"mean", [](O o) { Mean(o.grid); }, Grid, "cast"},
       {"softmax", [](O o) { Softmax(o.grid, 1); }, Grid, "floating"},
       {"exp", [](O o) { Exp(o.grid); }, Grid, "floating"},
-      {"embedding", [](O o) { Embedding(o.row, o.a); }, Row, "i64"},
+      {"embedding", [](O o) { Embedding(o.row, o.a); }, Row, "integer"},
       {"gather", [](O o) { Gather(o.a, 0, o.a); }, A, "i64"},
       {"bitwise_and", [](O o) { BitwiseAnd(o.a, o.a); }, A, "integer"},
       {"one_hot", [](O o) { OneHot(o.a, 3); }, A, "i64"},
@@ -149,15 +148,15 @@ const std::vector<Misuse>& Misuses() {
       {"diagonal", [](O o) { Diagonal(o.row); }, Row, "2"},
       {"bucketize", [](O o) { Bucketize(o.a, o.a); }, A, "one dim"},
       {"prelu", [](O o) { PRelu(o.a, o.b); }, B, "one dim"},
-      {"mv", [](O o) { Mv(o.row, o.row); }, Row, "matrix"},
-      {"outer", [](O o) { Outer(o.a, o.row); }, A, "vector"},
-      {"dot", [](O o) { Dot(o.a, o.a); }, A, "vector"},
+      {"mv", [](O o) { Mv(o.row, o.row); }, Row, "2 dims"},
+      {"outer", [](O o) { Outer(o.a, o.row); }, A, "1 dims"},
+      {"dot", [](O o) { Dot(o.a, o.a); }, A, "1 dims"},
       // Extents that do not fit.
       {"matmul", [](O o) { MatMul(o.a, o.b); }, B, "3"},
       {"linear", [](O o) { Linear(o.a, o.b, o.row); }, Row, "bias"},
       {"mse_loss", [](O o) { MseLoss(o.a, o.b); }, B, "shape"},
       {"nll_loss", [](O o) { NllLoss(o.b, o.ids); }, B, "classes"},
-      {"attention", [](O o) { Attention(o.heads, o.keys, o.keys, true); }, Heads, "multiple"},
+      {"attention", [](O o) { Attention(o.heads, o.keys, o.keys, true); }, Heads, "divide"},
       {"concat",
        [](O o) {
          Concat({o.a, o.row}, 0);
@@ -202,10 +201,10 @@ const std::vector<Misuse>& Misuses() {
        A, "5"},
       {"glu", [](O o) { Glu(o.a, 0); }, A, "even"},
       {"unfold", [](O o) { Unfold(o.a, 0, 6, 1); }, A, "6"},
-      {"pixel_shuffle", [](O o) { PixelShuffle(o.cube, 3); }, Cube, "9"},
+      {"pixel_shuffle", [](O o) { PixelShuffle(o.cube, 3); }, Cube, "3"},
       {"scatter", [](O o) { Scatter(o.a, 0, o.grid, o.b); }, B, "shape"},
       {"gather", [](O o) { Gather(o.b, 1, o.grid); }, Grid, "fit"},
-      {"tensor_dot", [](O o) { TensorDot(o.a, o.b, {0}, {0}); }, B, "5"},
+      {"tensordot", [](O o) { TensorDot(o.a, o.b, {0}, {0}); }, B, "5"},
       {"einsum",
        [](O o) {
          Einsum("ij,ij->i", {o.a, o.b});
@@ -232,13 +231,12 @@ const std::vector<Misuse>& Misuses() {
       {"fill_", [](O o) { FillInPlace(o.partial, 1); }, PartialOne, "Partial"},
       {"copy_", [](O o) { CopyInPlace(o.a, o.floats); }, Floats, "dtype"},
       // Moves.
-      {"redistribute", [](O o) { Redistribute(o.a, {Shard(2)}); }, A, "S(2)"},
-      {"redistribute", [](O o) { Redistribute(o.a, {}); }, A, "placement"},
-      {"redistribute", [](O o) { Redistribute(o.mask, {Partial()}); }, MaskOf, "bool"},
+      {"Redistribute", [](O o) { Redistribute(o.a, {Shard(2)}); }, A, "S(2)"},
+      {"Redistribute", [](O o) { Redistribute(o.a, std::vector<Placement>()); }, A, "placement"},
+      {"Redistribute", [](O o) { Redistribute(o.mask, {Partial()}); }, MaskOf, "bool"},
       // Gradients.
-      {"backward", [](O o) { Backward(o.a); }, A, "gradient"},
-      {"backward", [](O o) { Backward(Mul(o.leaf, 2.0)); },
-       [](O o) { return Mul(o.leaf, 2.0).Detach(); }, "element"},
+      {"Backward", [](O o) { Backward(o.a); }, A, "gradient"},
+      {"Backward", [](O o) { Backward(Mul(o.leaf, 2.0)); }, A, "element"},
   };
   return *misuses;
 }
