@@ -95,7 +95,7 @@ Tensor SingularCofactors(ExecutionContext& context, const Tensor& x) {
   const auto [q, r] = Qr(context, MatMul(context, x, w), /*complete=*/false);
   Tensor diagonal = r.AsStrided({n}, {n + 1}, r.offset());
   std::vector<double> values = diagonal.ToVector<double>();
-  double largest = std::numeric_limits<double>::min();
+  double largest = 0x1p-500;  // Of a matrix of zeros something that has an inverse.
   for (const double value : r.ToVector<double>()) largest = std::max(largest, std::abs(value));
   const double least = static_cast<double>(n) * std::numeric_limits<double>::epsilon() * largest;
   double sign = -LogDeterminant(context, q).sign.Item(), log_abs = 0;
