@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/tensor/ops.h"
@@ -63,7 +62,7 @@ TEST(OpsLinalg, FactorsMultiplyToTheMatrix) {
   ExecutionContext context;
   for (const DType dtype : kReal) {
     for (const int64_t n : {1, 2, 7, 70}) {
-      SCOPED_TRACE(absl::StrCat(n, " ", std::string(Name(dtype))));
+      SCOPED_TRACE(std::to_string(n) + " " + std::string(Name(dtype)));
       const double tolerance = ToleranceOf(dtype);
       const auto close = [&](const Tensor& actual, const Tensor& expected) {
         EXPECT_LT(WorstRelative(Values(actual), Values(expected)), tolerance);
@@ -138,7 +137,7 @@ TEST(OpsLinalg, InferShapesAlsoOnMeta) {
       std::string text;
       const Tensor x = ops::Zeros(context, shape, DType::kF32);
       for (const Tensor& y : All(context, x, ops::Zeros(context, right, DType::kF32)))
-        absl::StrAppend(&text, y.ToString(), " ");
+        text += y.ToString() + " ";
       return text;
     };
     EXPECT_EQ(shapes(meta), shapes(cpu));
@@ -147,9 +146,7 @@ TEST(OpsLinalg, InferShapesAlsoOnMeta) {
 
 TEST(OpsLinalg, NameWhatDoesNotFit) {
   ExecutionContext context;
-  const auto message = [](absl::FunctionRef<void()> fn) {
-    return std::string(Catch(fn).message());
-  };
+  const auto message = [](const auto& fn) { return std::string(Catch(fn).message()); };
   const Tensor x = ops::Zeros(context, {2, 3, 3}, DType::kF64);
   const Tensor small = ops::Zeros(context, {3, 3}, DType::kBF16);
   const Tensor oblong = ops::Zeros(context, {3, 2}, DType::kF64);
