@@ -56,10 +56,12 @@ std::vector<GlobalValue> RunIn(DType dtype, const OpCase& op_case) {
   return values;
 }
 
-void CheckAll(const std::vector<OpCase>& cases) {
-  // Values are multiples of 1/256 below 4, which f32 holds and bf16 rounds.
-  const std::map<DType, double> tolerances = {
-      {DType::kF32, 1e-5}, {DType::kBF16, 0.1}, {DType::kF16, 0.01}};
+using Tolerances = std::map<DType, double>;
+
+// Values are multiples of 1/256 below 4, which f32 holds and bf16 rounds.
+void CheckAll(const std::vector<OpCase>& cases,
+              const Tolerances& tolerances = {
+                  {DType::kF32, 1e-5}, {DType::kBF16, 0.1}, {DType::kF16, 0.01}}) {
   for (const OpCase& op_case : cases) {
     const std::vector<GlobalValue> exact = RunIn(DType::kF64, op_case);
     for (const auto& [dtype, tolerance] : tolerances) {
@@ -92,6 +94,8 @@ TEST(DTypes, ShapeOps) { CheckAll(ShapeCases()); }
 TEST(DTypes, Views) { CheckAll(ViewCases()); }
 TEST(DTypes, Rearrangements) { CheckAll(RearrangementCases()); }
 TEST(DTypes, Contractions) { CheckAll(ContractionCases()); }
+TEST(DTypes, LinearAlgebra) { CheckAll(LinalgCases(), {{DType::kF32, 1e-5}}); }
+TEST(DTypes, MatrixAndCrossProducts) { CheckAll(LinalgProductCases()); }
 
 TEST(DTypes, AreNotMixed) {
   OnMesh({{"x", 2}}, [](const DeviceMesh& mesh) {

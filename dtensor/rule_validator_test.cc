@@ -33,6 +33,8 @@ TEST(ShardingRules, IndexingIsThatOfOneRank) { ValidateAll(IndexingCases()); }
 TEST(ShardingRules, ViewsAreThoseOfOneRank) { ValidateAll(ViewCases()); }
 TEST(ShardingRules, RearrangementsAreThoseOfOneRank) { ValidateAll(RearrangementCases()); }
 TEST(ShardingRules, ContractionsAreThoseOfOneRank) { ValidateAll(ContractionCases()); }
+TEST(ShardingRules, LinearAlgebraIsThatOfOneRank) { ValidateAll(LinalgCases()); }
+TEST(ShardingRules, MatrixAndCrossProductsAreThoseOfOneRank) { ValidateAll(LinalgProductCases()); }
 
 }  // namespace
 }  // namespace shardmesh::testing

@@ -19,6 +19,7 @@ KernelTable MakeCpuTable() {
   FillRowsKernels(table);
   FillLookupKernels(table);
   FillIndexingKernels(table);
+  FillLinalgKernels(table);
   FillAttentionKernels(table);
   FillRandomKernels(table);
   FillOptimizerKernels(table);

@@ -28,6 +28,9 @@ std::vector<OpCase> MoreLossCases();
 std::vector<OpCase> OrderCases();
 std::vector<OpCase> IndexingCases();
 std::vector<OpCase> ContractionCases();  ///< Einsum and ops/products.h (op_cases_products.cc).
+// ops/linalg.h (op_cases_linalg.cc).
+std::vector<OpCase> LinalgCases();         ///< For f32 and f64 only.
+std::vector<OpCase> LinalgProductCases();  ///< Of any floating dtype.
 // ops/shape.h (op_cases_shape.cc).
 std::vector<OpCase> ViewCases();           ///< Views, parts, joining.
 std::vector<OpCase> RearrangementCases();  ///< Elements in other places, triangles, diagonals.

@@ -17,6 +17,7 @@ void FillMatmulKernels(KernelTable& table);
 void FillRowsKernels(KernelTable& table);
 void FillLookupKernels(KernelTable& table);
 void FillIndexingKernels(KernelTable& table);
+void FillLinalgKernels(KernelTable& table);
 void FillAttentionKernels(KernelTable& table);
 void FillRandomKernels(KernelTable& table);
 void FillOptimizerKernels(KernelTable& table);
