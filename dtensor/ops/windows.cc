@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shardmesh/dtensor/ops/windows.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "shardmesh/base/error.h"
+#include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/contract.h"
+#include "shardmesh/dtensor/internal/from_indices.h"
+#include "shardmesh/dtensor/internal/rules.h"
+#include "shardmesh/dtensor/internal/spatial.h"
+#include "shardmesh/dtensor/ops.h"
+#include "shardmesh/tensor/ops.h"
+
+namespace shardmesh {
+
+using internal::Windows;
+
+namespace {
+
+constexpr Op kUnfold{"unfold"}, kFold{"fold"};
+
+// `dim` as windows in a new last dim, as a view.
+Tensor WindowsOf(const Tensor& x, int dim, int64_t count, const Windows& windows) {
+  Dims shape = x.shape(), strides = x.strides();
+  shape[dim] = count;
+  shape.push_back(windows.size);
+  strides.push_back(strides[dim] * windows.dilation);
+  strides[dim] *= windows.step;
+  if (shape.NumElements() == 0) strides = ContiguousStrides(shape);
+  return x.AsStrided(shape, strides, x.offset());
+}
+
+// Element `offset` of each of `count` windows along `dim`, as a view.
+Tensor ElementOfEach(const Tensor& x, int dim, int64_t count, int64_t offset,
+                     const Windows& windows) {
+  Dims shape = x.shape(), strides = x.strides();
+  shape[dim] = count;
+  const bool is_empty = shape.NumElements() == 0;
+  const int64_t begin =
+      is_empty ? x.offset() : x.offset() + offset * windows.dilation * strides[dim];
+  strides[dim] *= windows.step;
+  return x.AsStrided(shape, is_empty ? ContiguousStrides(shape) : strides, begin);
+}
+
+// `dim` whole and others free, on the side of the windows with a whole last dim.
+OpRule WindowsRule(const Dims& whole, const Dims& windows, int dim, bool folds) {
+  Rule rule = internal::FactorsOf(whole, {dim});
+  Rule::FactorOfDim split = rule.inputs[0];
+  split[dim] = Rule::kNotShardable;
+  split.push_back(Rule::kNotShardable);
+  rule.outputs = {folds ? rule.inputs[0] : split};
+  if (folds) rule.inputs = {split};
+  rule.linear = {1u};
+  return {std::move(rule), {folds ? whole : windows}};
+}
+
+void CheckWindows(const char* op, const DTensor& x, int dim, int64_t extent,
+                  const Windows& windows) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+  const bool is_sane = windows.size >= 0 && windows.size <= kLimit && windows.step >= 1 &&
+                       windows.dilation >= 1 && windows.dilation <= kLimit;
+  if (is_sane && windows.Span() <= extent) return;
+  ThrowInvalid(op, ": windows of ", windows.size, " elements ", windows.dilation, " apart, every ",
+               windows.step, ", do not fit an extent of ", extent, " (dim ", dim, " of ",
+               x.ToString(), ")");
+}
+
+}  // namespace
+
+DTensor Unfold(const DTensor& x, int given, int64_t size, int64_t step, int64_t dilation) {
+  internal::CheckUsable(kUnfold.name, x);
+  const int dim = NormalizeDim(given, x.num_dims(), kUnfold.name);
+  const int64_t extent = x.shape()[dim];
+  const Windows windows{size, step, dilation};
+  CheckWindows(kUnfold.name, x, dim, extent, windows);
+  const int64_t count = windows.CountIn(extent);
+  OpCall call(kUnfold, {&x});
+  call.Attribute(dim, size, step, dilation).Decide([&] {
+    Dims shape = x.shape();
+    shape[dim] = count;
+    shape.push_back(size);
+    return WindowsRule(x.shape(), shape, dim, /*folds=*/false);
+  });
+  // PyTorch's aliases x.
+  DTensor y = call.Result(
+      ops::Clone(call.context(), WindowsOf(call.local(0), dim, count, windows)), 0,
+      /*may_write=*/false);
+  call.Record({&y}, [dim, extent, step, dilation](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, Fold(grads[0], dim, extent, step, dilation));
+  });
+  return y;
+}
+
+DTensor Unfold(const DTensor& x, int given, int64_t size, int64_t step) {
+  internal::CheckUsable(kUnfold.name, x);
+  if (x.num_dims() > 0) return Unfold(x, given, size, step, 1);
+  CheckWindows(kUnfold.name, x, NormalizeDim(given, 1, kUnfold.name), 1, {size, step});
+  return Slice(Unsqueeze(x, 0), 0, 0, size);
+}
+
+DTensor Fold(const DTensor& x, int given, int64_t extent, int64_t step, int64_t dilation) {
+  internal::CheckUsable(kFold.name, x);
+  internal::CheckRankAtLeast(kFold.name, x, 2);
+  if (x.dtype() == DType::kBool)
+    ThrowInvalid(kFold.name, ": ", x.ToString(), " cannot be summed; cast it");
+  const int last = x.num_dims() - 1, dim = NormalizeDim(given, last, kFold.name);
+  const Windows windows{x.shape()[last], step, dilation};
+  CheckWindows(kFold.name, x, dim, extent, windows);
+  const int64_t count = windows.CountIn(extent);
+  if (x.shape()[dim] != count) {
+    ThrowInvalid(kFold.name, ": expected ", count, " windows for an extent of ", extent,
+                 " in dim ", dim, " of ", x.ToString());
+  }
+  OpCall call(kFold, {&x});
+  call.Attribute(dim, extent, step, dilation).Decide([&] {
+    Dims shape = x.shape();
+    shape.erase(last);
+    shape[dim] = extent;
+    return WindowsRule(shape, x.shape(), dim, /*folds=*/true);
+  });
+  ExecutionContext& context = call.context();
+  const DType dtype = IsSmall(x.dtype()) ? DType::kF32 : x.dtype();
+  const Tensor sum =
+      ops::Zeros(context, call.output_layout().LocalShape(x.mesh().coord()), dtype);
+  for (int64_t i = 0; i < windows.size; ++i) {
+    Tensor place = ElementOfEach(sum, dim, count, i, windows);
+    ops::Accumulate(context, call.local(0).Narrow(last, i, 1).Squeeze(last), place);
+  }
+  DTensor y = call.ResultOf(x.dtype(), Tensor(sum));
+  call.Record({&y}, [dim, windows](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, Unfold(grads[0], dim, windows.size, windows.step, windows.dilation));
+  });
+  return y;
+}
+
+DTensor Im2Col(const DTensor& x, const Im2ColOptions& options) {
+  constexpr const char* kName = "im2col";
+  constexpr int kRank = 2;
+  internal::CheckSpatial(kName, x, kRank);
+  const auto values = [&](const char* name, const std::vector<int64_t>& given, int64_t least) {
+    return internal::PerSpatialDim(kName, x, name, given, kRank, least);
+  };
+  const auto kernel = values("kernel", options.kernel, 1);
+  const auto dilation = values("dilation", options.dilation, 1);
+  const auto padding = values("padding", options.padding, 0);
+  const auto stride = values("stride", options.stride, 1);
+  std::vector<Windows> windows;
+  for (int d = 0; d < kRank; ++d)
+    windows.push_back({kernel[d], stride[d], dilation[d], padding[d], padding[d]});
+  internal::CheckWindowsFit(kName, x, windows);
+  // [n, c, h, w, kh, kw]
+  const DTensor y = internal::UnfoldLast(internal::WithBatch(x, kRank), windows);
+  const DTensor columns = Flatten(Flatten(Permute(y, {0, 1, 4, 5, 2, 3}), 4, 5), 1, 3);
+  return internal::WithoutBatch(columns, x, kRank);
+}
+
+namespace internal {
+
+std::vector<int64_t> PerSpatialDim(const char* op, const DTensor& x, const char* option,
+                                   const std::vector<int64_t>& values, int rank, int64_t least) {
+  const auto count = static_cast<int>(values.size());
+  if (count != 1 && count != rank) {
+    ThrowInvalid(op, ": ", count, " values of `", option, "`, expected one, or one for each of ",
+                 rank, " spatial dims of ", x.ToString());
+  }
+  for (const int64_t value : values) {
+    if (value < least || value > std::numeric_limits<int32_t>::max()) {
+      ThrowInvalid(op, ": `", option, "` is ", value, ", expected a number of at least ", least,
+                   ", for ", x.ToString());
+    }
+  }
+  return count == rank ? values : std::vector<int64_t>(static_cast<size_t>(rank), values[0]);
+}
+
+void CheckSpatial(const char* op, const DTensor& x, int rank) {
+  CheckUsable(op, x);
+  if (!IsFloating(x.dtype()))
+    ThrowInvalid(op, ": ", x.ToString(), " is not of a floating-point dtype; cast it");
+  if (x.num_dims() != rank + 1 && x.num_dims() != rank + 2) {
+    ThrowInvalid(op, ": ", x.ToString(), " has ", x.num_dims(), " dims, expected ", rank + 2,
+                 " (batch, channels, ", rank, " spatial dims), or ", rank + 1,
+                 " without the batch");
+  }
+}
+
+DTensor WithBatch(const DTensor& x, int rank) {
+  return x.num_dims() == rank + 1 ? Unsqueeze(x, 0) : x;
+}
+
+DTensor WithoutBatch(const DTensor& y, const DTensor& x, int rank) {
+  return x.num_dims() == rank + 1 ? Squeeze(y, {0}) : y;
+}
+
+void CheckWindowsFit(const char* op, const DTensor& x, std::span<const Windows> windows) {
+  const auto rank = static_cast<int>(windows.size());
+  for (int d = 0; d < rank; ++d) {
+    const int dim = FirstSpatial(x, rank) + d;
+    if (windows[d].CountIn(x.shape()[dim]) > 0) continue;
+    ThrowInvalid(op, ": a window of ", windows[d].size, " elements ", windows[d].dilation,
+                 " apart is larger than dim ", dim, " of ", x.ToString(), ", padded by ",
+                 windows[d].before, " and ", windows[d].after);
+  }
+}
+
+DTensor PadLast(const DTensor& x, std::span<const Windows> windows) {
+  std::vector<int64_t> pads;
+  for (auto w = windows.rbegin(); w != windows.rend(); ++w) {
+    pads.push_back(w->before);
+    pads.push_back(w->after);
+  }
+  return Pad(x, pads);
+}
+
+DTensor UnfoldLast(const DTensor& x, std::span<const Windows> windows) {
+  const int first = FirstSpatial(x, static_cast<int>(windows.size()));
+  DTensor y = PadLast(x, windows);
+  for (int d = 0; d < static_cast<int>(windows.size()); ++d)
+    y = Unfold(y, first + d, windows[d].size, windows[d].step, windows[d].dilation);
+  return y;
+}
+
+DTensor TimesAlong(const DTensor& x, int dim, int64_t rows, const std::vector<double>& matrix) {
+  const int64_t columns = x.shape()[dim];
+  const std::vector<Placement> replicated(static_cast<size_t>(x.layout().num_axes()));
+  const DTensor weights = FromBoxes(
+      x.mesh(), {rows, columns}, x.dtype(), replicated, [&](const Box& box, Tensor& local) {
+        FillFromIndices(
+            box, [&](const Dims& index) { return matrix[index[0] * columns + index[1]]; }, local);
+      });
+  std::string labels;
+  for (int d = 0; d < x.num_dims(); ++d) labels += static_cast<char>('a' + d);
+  std::string to = labels;
+  to[dim] = 'z';
+  return Contract(x, labels, weights, {'z', labels[dim]}, to);
+}
+
+DTensor AdaptiveMean(const DTensor& x, int dim, int64_t count) {
+  const int64_t extent = x.shape()[dim];
+  if (count == extent) return x;
+  std::vector<double> matrix(static_cast<size_t>(count * extent));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin = AdaptiveBegin(i, extent, count), end = AdaptiveEnd(i, extent, count);
+    for (int64_t k = begin; k < end; ++k)
+      matrix[i * extent + k] = 1.0 / static_cast<double>(end - begin);
+  }
+  return TimesAlong(x, dim, count, matrix);
+}
+
+}  // namespace internal
+}  // namespace shardmesh
