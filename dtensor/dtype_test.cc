@@ -92,6 +92,8 @@ TEST(DTypes, ShapeOps) { CheckAll(ShapeCases()); }
 TEST(DTypes, Views) { CheckAll(ViewCases()); }
 TEST(DTypes, Rearrangements) { CheckAll(RearrangementCases()); }
 TEST(DTypes, Contractions) { CheckAll(ContractionCases()); }
+TEST(DTypes, Windows) { CheckAll(WindowCases()); }
+TEST(DTypes, ChannelNorms) { CheckAll(ChannelNormCases()); }
 
 TEST(DTypes, AreNotMixed) {
   OnMesh({{"x", 2}}, [](const DeviceMesh& mesh) {

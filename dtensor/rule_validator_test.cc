@@ -248,6 +248,8 @@ TEST(ShardingRules, IndexingIsThatOfOneRank) { ValidateAll(IndexingCases()); }
 TEST(ShardingRules, ViewsAreThoseOfOneRank) { ValidateAll(ViewCases()); }
 TEST(ShardingRules, RearrangementsAreThoseOfOneRank) { ValidateAll(RearrangementCases()); }
 TEST(ShardingRules, ContractionsAreThoseOfOneRank) { ValidateAll(ContractionCases()); }
+TEST(ShardingRules, WindowsAreThoseOfOneRank) { ValidateAll(WindowCases()); }
+TEST(ShardingRules, ChannelNormsAreThoseOfOneRank) { ValidateAll(ChannelNormCases()); }
 
 }  // namespace
 }  // namespace shardmesh::testing

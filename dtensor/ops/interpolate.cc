@@ -26,11 +26,15 @@ constexpr Op kInterpolate{"interpolate"};
 // From places of the result to places of x, along one dim.
 struct Line {
   int64_t extent, count;
-  double scale;  // Elements of x per element of the result.
+  double scale;   // Elements of x per element of the result.
+  bool is_ratio;  // The scale is extent / count.
 
-  int64_t Nearest(int64_t i, double offset) const {
-    const double place = std::floor((static_cast<double>(i) + offset) * scale);
-    return std::clamp<int64_t>(static_cast<int64_t>(place), 0, extent - 1);
+  // The element at the beginning of element i, or at its middle.
+  int64_t Nearest(int64_t i, bool middle) const {
+    const int64_t halves = 2 * i + (middle ? 1 : 0);
+    if (is_ratio) return halves * extent / (2 * count);
+    const auto place = static_cast<int64_t>(static_cast<double>(halves) / 2 * scale);
+    return std::min(place, extent - 1);
   }
   // Where the centre of element i lies, or with aligned corners its first edge.
   double Place(int64_t i, bool align_corners) const {
@@ -80,7 +84,7 @@ DTensor AlongLine(const DTensor& x, int dim, const Line& line, InterpolateMode m
   if (mode == InterpolateMode::kNearest || mode == InterpolateMode::kNearestExact) {
     std::vector<int64_t> map;
     for (int64_t i = 0; i < line.count; ++i)
-      map.push_back(line.Nearest(i, mode == InterpolateMode::kNearest ? 0 : 0.5));
+      map.push_back(line.Nearest(i, mode == InterpolateMode::kNearestExact));
     return internal::TakeRuns(kInterpolate, x, dim, internal::RunsOf(map), line.count);
   }
   return internal::TimesAlong(x, dim, line.count, WeightsOf(line, mode, align_corners));
@@ -117,7 +121,7 @@ DTensor InterpolateTo(const DTensor& x, const std::vector<int64_t>& sizes,
     const double scale = align_corners     ? (count > 1 ? (from - 1) / (to - 1) : 0)
                          : factors.empty() ? from / to
                                            : 1 / factors[d];
-    lines.push_back({extent, count, scale});
+    lines.push_back({extent, count, scale, factors.empty()});
   }
   return InF32IfSmall(kInterpolate.name, {x}, [&](const Operands& o) {
     DTensor y = o[0];

@@ -38,6 +38,11 @@ void CheckPerChannel(const char* op, const char* name, const DTensor& x, const D
 void CheckAffine(const char* op, const DTensor& x, const DTensor& weight, const DTensor& bias) {
   CheckPerChannel(op, "weight", x, weight);
   CheckPerChannel(op, "bias", x, bias);
+  for (const DTensor* vector : {&weight, &bias}) {
+    if (*vector && vector->dtype() != x.dtype())
+      ThrowInvalid(op, ": ", x.ToString(), " and ", vector->ToString(),
+                   " differ in dtype; cast one");
+  }
 }
 
 void CheckRunning(const char* op, const DTensor& x, const RunningStatistics& running) {
@@ -89,7 +94,7 @@ void MoveTowards(const DTensor& running, const DTensor& batch, double momentum) 
 // being 1, or the batch too, of which the mean is taken.
 void Update(const RunningStatistics& running, const DTensor& mean, const DTensor& variance,
             int64_t count) {
-  if (!running.mean) return;
+  if (!running.mean || mean.dim(0) == 0) return;
   const auto per_channel = [](const DTensor& x) {
     return Reshape(x.dim(0) == 1 ? x : Mean(x, {0}), {x.dim(1)});
   };

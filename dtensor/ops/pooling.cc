@@ -140,8 +140,8 @@ Sources SourcesOf(const char* op, const DTensor& x, int dim, const Windows& w) {
 Sources AdaptiveSources(int64_t extent, int64_t count) {
   Sources sources{count};
   for (int64_t i = 0; i < count; ++i) {
-    sources.size = std::max(sources.size,
-                            AdaptiveEnd(i, extent, count) - AdaptiveBegin(i, extent, count));
+    sources.size =
+        std::max(sources.size, AdaptiveEnd(i, extent, count) - AdaptiveBegin(i, extent, count));
   }
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = AdaptiveBegin(i, extent, count), end = AdaptiveEnd(i, extent, count);
@@ -160,8 +160,7 @@ DTensor ElementsOf(const DTensor& x, const std::vector<Sources>& sources) {
     y = internal::TakeRuns(kPoolWindows, y, 2 + d, internal::RunsOf(sources[d].indices), extent);
   }
   std::vector<int> order = {0, 1};
-  for (int d = rank - 1; d >= 0; --d)
-    y = Unflatten(y, 2 + d, {sources[d].count, sources[d].size});
+  for (int d = rank - 1; d >= 0; --d) y = Unflatten(y, 2 + d, {sources[d].count, sources[d].size});
   for (int d = 0; d < rank; ++d) order.push_back(2 + 2 * d);
   for (int d = 0; d < rank; ++d) order.push_back(3 + 2 * d);
   return Flatten(Permute(y, order), 2 + rank);
@@ -199,8 +198,7 @@ MaxPoolResult MaxOver(const DTensor& given, int rank, const std::vector<Sources>
   const DTensor max = Max(elements, {-1}, /*keepdim=*/true);
   const DTensor hits = LogicalOr(Compare(CompareOp::kEqual, elements, max), IsNan(elements));
   const DTensor lines = Flatten(x, 2);
-  const DTensor none =
-      internal::ScalarOn(x, DType::kI64, static_cast<double>(lines.dim(2)));
+  const DTensor none = internal::ScalarOn(x, DType::kI64, static_cast<double>(lines.dim(2)));
   const DTensor indices = Min(Where(hits, PlacesOf(x, sources), none), {-1});
   const DTensor values = Reshape(Gather(lines, 2, Flatten(indices, 2)), indices.shape());
   return {internal::WithoutBatch(values, given, rank),

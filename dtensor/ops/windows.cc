@@ -86,9 +86,9 @@ DTensor Unfold(const DTensor& x, int given, int64_t size, int64_t step, int64_t 
     return WindowsRule(x.shape(), shape, dim, /*folds=*/false);
   });
   // PyTorch's aliases x.
-  DTensor y = call.Result(
-      ops::Clone(call.context(), WindowsOf(call.local(0), dim, count, windows)), 0,
-      /*may_write=*/false);
+  DTensor y =
+      call.Result(ops::Clone(call.context(), WindowsOf(call.local(0), dim, count, windows)), 0,
+                  /*may_write=*/false);
   call.Record({&y}, [dim, extent, step, dilation](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Fold(grads[0], dim, extent, step, dilation));
   });
@@ -112,8 +112,8 @@ DTensor Fold(const DTensor& x, int given, int64_t extent, int64_t step, int64_t 
   CheckWindows(kFold.name, x, dim, extent, windows);
   const int64_t count = windows.CountIn(extent);
   if (x.shape()[dim] != count) {
-    ThrowInvalid(kFold.name, ": expected ", count, " windows for an extent of ", extent,
-                 " in dim ", dim, " of ", x.ToString());
+    ThrowInvalid(kFold.name, ": expected ", count, " windows for an extent of ", extent, " in dim ",
+                 dim, " of ", x.ToString());
   }
   OpCall call(kFold, {&x});
   call.Attribute(dim, extent, step, dilation).Decide([&] {
@@ -124,8 +124,7 @@ DTensor Fold(const DTensor& x, int given, int64_t extent, int64_t step, int64_t 
   });
   ExecutionContext& context = call.context();
   const DType dtype = IsSmall(x.dtype()) ? DType::kF32 : x.dtype();
-  const Tensor sum =
-      ops::Zeros(context, call.output_layout().LocalShape(x.mesh().coord()), dtype);
+  const Tensor sum = ops::Zeros(context, call.output_layout().LocalShape(x.mesh().coord()), dtype);
   for (int64_t i = 0; i < windows.size; ++i) {
     Tensor place = ElementOfEach(sum, dim, count, i, windows);
     ops::Accumulate(context, call.local(0).Narrow(last, i, 1).Squeeze(last), place);
