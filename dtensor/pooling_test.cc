@@ -132,7 +132,7 @@ TEST(Pooling, AdaptiveWindowsAreRoundedOutwards) {
   OnMesh({{"x", 3}}, [](const DeviceMesh& mesh) {
     const DTensor x =
         Make(mesh, Shard(1), {1, 2, 5}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}).SetRequiresGrad();
-    EXPECT_EQ(NumbersOf(AdaptiveAvgPool1d(x, {2})), (Numbers{2, 4, 7, 9}));
+    EXPECT_TRUE(AreClose(NumbersOf(AdaptiveAvgPool1d(x, {2})), {2, 4, 7, 9}, 1e-15));
     EXPECT_EQ(NumbersOf(AdaptiveAvgPool1d(x, {-1})), NumbersOf(x));
     const MaxPoolResult y = AdaptiveMaxPool1d(x, {2});
     EXPECT_EQ(NumbersOf(y.values), (Numbers{3, 5, 8, 10}));
@@ -148,7 +148,6 @@ TEST(Pooling, NamesWhatDoesNotFit) {
     ExpectError("0 values of `kernel`", [&] { AvgPool1d(x, {}); });
     ExpectError("`divisor` is 0", [&] { AvgPool1d(x, {.kernel = {2}, .divisor = 0}); });
     ExpectError("holds padding alone", [&] {
-      MaxPool1d(Slice(x, 2, 0, 2), {.kernel = {3}, .padding = {1}, .dilation = {3}});
       MaxPool1d(Slice(x, 2, 0, 1), {.kernel = {2}, .padding = {1}, .dilation = {2}});
     });
     ExpectError("`sizes` is 0", [&] { AdaptiveAvgPool1d(x, {0}); });
@@ -162,8 +161,9 @@ TEST(Pooling, NamesWhatDoesNotFit) {
 TEST(Interpolate, KeepsLinesAndConstants) {
   OnMesh({{"x", 2}}, [](const DeviceMesh& mesh) {
     const DTensor x = Make(mesh, Shard(2), {1, 1, 4}, {0, 3, 6, 9});
-    EXPECT_EQ(NumbersOf(Interpolate(x, {10}, InterpolateMode::kLinear, /*align_corners=*/true)),
-              (Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+    EXPECT_TRUE(
+        AreClose(NumbersOf(Interpolate(x, {10}, InterpolateMode::kLinear, /*align_corners=*/true)),
+                 {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 1e-15));
     EXPECT_EQ(NumbersOf(Interpolate(x, {8}, InterpolateMode::kLinear)),
               (Numbers{0, 0.75, 2.25, 3.75, 5.25, 6.75, 8.25, 9}));
     EXPECT_EQ(NumbersOf(Interpolate(x, {6}, InterpolateMode::kNearest)),
@@ -192,11 +192,11 @@ TEST(BatchNorm, HasTheStatisticsOfTheWholeBatch) {
                                     Make(mesh, Shard(0), {1}, {2}), 0.25};
     CommTrace trace(mesh);
     const DTensor y = BatchNorm(x, {}, {}, 1e-5, running);
-    EXPECT_LE(trace.Count("x", "all_reduce"), 4) << trace.ToString();
-    EXPECT_EQ(trace.Count("x", "all_gather"), 0) << trace.ToString();
+    EXPECT_EQ(trace.Count("x", "all_reduce"), 2) << trace.ToString();
+    EXPECT_EQ(trace.Count(), 2) << trace.ToString();
     const double deviation = std::sqrt(26.0 / 3 + 1e-5);
     const Numbers expected = {-3 / deviation, -1 / deviation, 4 / deviation}, actual = NumbersOf(y);
-    for (int i = 0; i < 3; ++i) EXPECT_NEAR(actual[i], expected[i], 1e-15);
+    for (int i = 0; i < 3; ++i) EXPECT_NEAR(actual[i], expected[i], 1e-14);
     EXPECT_EQ(NumbersOf(running.mean), (Numbers{10 * 0.75 + 4 * 0.25}));
     EXPECT_NEAR(NumbersOf(running.variance)[0], 2 * 0.75 + 13 * 0.25, 1e-14);
     // Instances: means 2 and 5, unbiased variances 2 and 18.

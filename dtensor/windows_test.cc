@@ -353,7 +353,7 @@ TEST(Convolution, NamesWhatDoesNotFit) {
     says("conv1d: 4 groups do not divide the 6 channels",
          [&] { Conv1d(x, weight, {}, {.groups = 4}); });
     says("has 4 channels, expected 8", [&] { Conv1d(x, weight, {}, {.groups = 2}); });
-    says("conv2d: f64[3,4,5]", [&] { Conv2d(x, weight); });
+    says("conv2d: weight f64[6,4,3]", [&] { Conv2d(x, weight); });
     says("`stride` is 0", [&] { Conv1d(x, weight, {}, {.stride = {0}}); });
     says("2 values of `padding`", [&] { Conv1d(x, weight, {}, {.padding = {1, 1}}); });
     says("`stride` is 2",

@@ -15,8 +15,8 @@ namespace shardmesh::internal {
 /// Tensors that may be missing, but for the first.
 using Operands = std::vector<DTensor>;
 
-/// What `fn` makes of the operands; if all are of one small dtype, in f32 and rounded once: a square
-/// of an f16 overflows from 256 on, and a mean of bf16 values has their digits alone.
+/// What `fn` makes of the operands; if all are of one small dtype, in f32 and rounded once: the
+/// square of an f16 overflows from 256 on, and a mean of bf16 values has their digits alone.
 template <typename F>
 DTensor InF32IfSmall(const char* op, Operands operands, const F& fn) {
   CheckUsable(op, operands[0]);

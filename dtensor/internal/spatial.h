@@ -26,13 +26,13 @@ struct Windows {
 };
 
 /// `values` of an option, one for each of `rank` spatial dims, where a single one stands for all.
-/// Errors: throws Error(kInvalidArgument) naming `op`, x, the option and the value unless each is in
-/// [least, 2^31).
+/// Errors: throws Error(kInvalidArgument) naming `op`, x, the option and the value unless each is
+/// in [least, 2^31).
 std::vector<int64_t> PerSpatialDim(const char* op, const DTensor& x, const char* option,
                                    const std::vector<int64_t>& values, int rank, int64_t least);
 
-/// Throws Error(kInvalidArgument) naming `op` unless x is of a floating dtype and has `rank` spatial
-/// dims after the channels, with or without a batch.
+/// Throws Error(kInvalidArgument) naming `op` unless x is of a floating dtype and has `rank`
+/// spatial dims after the channels, with or without a batch.
 void CheckSpatial(const char* op, const DTensor& x, int rank);
 /// The first spatial dim.
 inline int FirstSpatial(const DTensor& x, int rank) { return x.num_dims() - rank; }

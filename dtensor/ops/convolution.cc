@@ -66,8 +66,8 @@ DTensor WithBias(const DTensor& y, const DTensor& bias, int rank) {
   return Add(y, Reshape(bias, shape));
 }
 
-// Labels of Contract: g groups, n batch, c input and o output channels, k the kernel's elements, and
-// capitals the spatial dims.
+// Labels of Contract: g groups, n batch, c input and o output channels, k the kernel's elements,
+// and capitals the spatial dims.
 std::string Spatial(int rank) { return std::string("ABC").substr(0, rank); }
 
 std::vector<Windows> ConvWindows(const char* op, const DTensor& x, const DTensor& weight,

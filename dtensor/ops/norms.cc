@@ -64,8 +64,23 @@ DTensor WithAffine(const DTensor& y, const DTensor& weight, const DTensor& bias)
   return bias ? Add(scaled, PerChannel(bias, y)) : scaled;
 }
 
-DTensor Standardized(const DTensor& x, const DTensor& mean, const DTensor& variance, double eps) {
-  return Mul(Sub(x, mean), Rsqrt(Add(variance, eps)));
+struct Moments {
+  DTensor mean, variance;
+};
+
+DTensor Standardized(const DTensor& x, const Moments& moments, double eps) {
+  return Mul(Sub(x, moments.mean), Rsqrt(Add(moments.variance, eps)));
+}
+
+// x with its summands added up: once for all that read it.
+DTensor Reduced(const DTensor& x) {
+  return x.layout().HasPartial() ? Redistribute(x, x.layout().PartialAsReplicate()) : x;
+}
+
+// Mean and biased variance over `dims`, of which extents of 1 are left.
+Moments MomentsOver(const DTensor& x, const std::vector<int>& dims) {
+  const DTensor mean = Reduced(Mean(x, dims, /*keepdim=*/true));
+  return {mean, Reduced(Mean(Square(Sub(x, mean)), dims, /*keepdim=*/true))};
 }
 
 // Dims from `first` on.
@@ -90,17 +105,16 @@ void MoveTowards(const DTensor& running, const DTensor& batch, double momentum) 
   AddInPlace(running, Mul(Cast(batch.Detach(), running.dtype()), momentum));
 }
 
-// `mean` and the biased `variance`, of `count` elements each, with all extents but that of dim 1
-// being 1, or the batch too, of which the mean is taken.
-void Update(const RunningStatistics& running, const DTensor& mean, const DTensor& variance,
-            int64_t count) {
-  if (!running.mean || mean.dim(0) == 0) return;
+// `moments` of `count` elements each, with all extents but that of dim 1 being 1, or the batch too,
+// of which the mean is taken.
+void Update(const RunningStatistics& running, const Moments& moments, int64_t count) {
+  if (!running.mean || moments.mean.dim(0) == 0) return;
   const auto per_channel = [](const DTensor& x) {
     return Reshape(x.dim(0) == 1 ? x : Mean(x, {0}), {x.dim(1)});
   };
   const double unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
-  MoveTowards(running.mean, per_channel(mean), running.momentum);
-  MoveTowards(running.variance, Mul(per_channel(variance), unbiased), running.momentum);
+  MoveTowards(running.mean, per_channel(moments.mean), running.momentum);
+  MoveTowards(running.variance, Mul(per_channel(moments.variance), unbiased), running.momentum);
 }
 
 // BatchNorm with statistics over `dims`.
@@ -113,9 +127,9 @@ DTensor NormOver(const char* op, const std::vector<int>& dims, const DTensor& x,
                  " elements for each mean, expected at least 2");
   }
   return InF32IfSmall(op, {x, weight, bias}, [&](const Operands& o) {
-    const auto [variance, mean] = VarMean(o[0], dims, /*correction=*/0, /*keepdim=*/true);
-    Update(running, mean, variance, count);
-    return WithAffine(Standardized(o[0], mean, variance, eps), o[1], o[2]);
+    const Moments moments = MomentsOver(o[0], dims);
+    Update(running, moments, count);
+    return WithAffine(Standardized(o[0], moments, eps), o[1], o[2]);
   });
 }
 
@@ -167,7 +181,7 @@ DTensor BatchNormWith(const DTensor& x, const DTensor& mean, const DTensor& vari
     const auto statistic = [&](const DTensor& s) {
       return PerChannel(Cast(s, o[0].dtype()), o[0]);
     };
-    return WithAffine(Standardized(o[0], statistic(mean), statistic(variance), eps), o[1], o[2]);
+    return WithAffine(Standardized(o[0], {statistic(mean), statistic(variance)}, eps), o[1], o[2]);
   });
 }
 
@@ -190,8 +204,8 @@ DTensor GroupNorm(const DTensor& x, int64_t groups, const DTensor& weight, const
   }
   return InF32IfSmall("group_norm", {x, weight, bias}, [&](const Operands& o) {
     const DTensor in = Unflatten(o[0], 1, {groups, x.dim(1) / groups});
-    const auto [variance, mean] = VarMean(in, DimsFrom(in, 2), /*correction=*/0, /*keepdim=*/true);
-    return WithAffine(Flatten(Standardized(in, mean, variance, eps), 1, 2), o[1], o[2]);
+    const DTensor y = Standardized(in, MomentsOver(in, DimsFrom(in, 2)), eps);
+    return WithAffine(Flatten(y, 1, 2), o[1], o[2]);
   });
 }
 

@@ -49,8 +49,8 @@ DTensor InstanceNorm(const DTensor& x, const DTensor& weight = {}, const DTensor
 /// the number of shards divides the groups.
 DTensor GroupNorm(const DTensor& x, int64_t groups, const DTensor& weight = {},
                   const DTensor& bias = {}, double eps = 1e-5);
-/// x / (k + alpha * mean(x^2))^beta, with the mean over `size` neighbouring channels, of which those
-/// that do not exist are 0. Shape: x [n, c, ..] -> x's.
+/// x / (k + alpha * mean(x^2))^beta, with the mean over `size` neighbouring channels, of which
+/// those that do not exist are 0. Shape: x [n, c, ..] -> x's.
 DTensor LocalResponseNorm(const DTensor& x, int64_t size, double alpha = 1e-4, double beta = 0.75,
                           double k = 1);
 
