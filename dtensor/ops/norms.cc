@@ -64,24 +64,23 @@ DTensor WithAffine(const DTensor& y, const DTensor& weight, const DTensor& bias)
   return bias ? Add(scaled, PerChannel(bias, y)) : scaled;
 }
 
-struct Moments {
-  DTensor mean, variance;
-};
-
-DTensor Standardized(const DTensor& x, const Moments& moments, double eps) {
-  return Mul(Sub(x, moments.mean), Rsqrt(Add(moments.variance, eps)));
-}
-
 // x with its summands added up: once for all that read it.
 DTensor Reduced(const DTensor& x) {
   return x.layout().HasPartial() ? Redistribute(x, x.layout().PartialAsReplicate()) : x;
 }
 
-// Mean and biased variance over `dims`, of which extents of 1 are left.
-Moments MomentsOver(const DTensor& x, const std::vector<int>& dims) {
-  const DTensor mean = Reduced(Mean(x, dims, /*keepdim=*/true));
-  return {mean, Reduced(Mean(Square(Sub(x, mean)), dims, /*keepdim=*/true))};
+DTensor Standardized(const DTensor& centred, const DTensor& variance, double eps) {
+  return Mul(centred, Rsqrt(Add(variance, eps)));
 }
+
+// Mean and biased variance over `dims`, of which extents of 1 are left, and x less the mean.
+struct Moments {
+  Moments(const DTensor& x, const std::vector<int>& dims)
+      : mean(Reduced(Mean(x, dims, /*keepdim=*/true))),
+        centred(Sub(x, mean)),
+        variance(Reduced(Mean(Square(centred), dims, /*keepdim=*/true))) {}
+  DTensor mean, centred, variance;
+};
 
 // Dims from `first` on.
 std::vector<int> DimsFrom(const DTensor& x, int first) {
@@ -98,17 +97,17 @@ int64_t CountOver(const DTensor& x, const std::vector<int>& dims) {
 
 // ---- statistics ---------------------------------------------------------------------------------
 
-// running = (1 - momentum) running + momentum * batch, outside the graph.
+// running = (1 - momentum) running + momentum * batch.
 void MoveTowards(const DTensor& running, const DTensor& batch, double momentum) {
-  const NoGrad no_grad(running.mesh());
   MulInPlace(running, 1 - momentum);
-  AddInPlace(running, Mul(Cast(batch.Detach(), running.dtype()), momentum));
+  AddInPlace(running, Mul(Cast(batch, running.dtype()), momentum));
 }
 
 // `moments` of `count` elements each, with all extents but that of dim 1 being 1, or the batch too,
 // of which the mean is taken.
 void Update(const RunningStatistics& running, const Moments& moments, int64_t count) {
   if (!running.mean || moments.mean.dim(0) == 0) return;
+  const NoGrad no_grad(running.mean.mesh());
   const auto per_channel = [](const DTensor& x) {
     return Reshape(x.dim(0) == 1 ? x : Mean(x, {0}), {x.dim(1)});
   };
@@ -127,9 +126,9 @@ DTensor NormOver(const char* op, const std::vector<int>& dims, const DTensor& x,
                  " elements for each mean, expected at least 2");
   }
   return InF32IfSmall(op, {x, weight, bias}, [&](const Operands& o) {
-    const Moments moments = MomentsOver(o[0], dims);
+    const Moments moments(o[0], dims);
     Update(running, moments, count);
-    return WithAffine(Standardized(o[0], moments, eps), o[1], o[2]);
+    return WithAffine(Standardized(moments.centred, moments.variance, eps), o[1], o[2]);
   });
 }
 
@@ -181,7 +180,8 @@ DTensor BatchNormWith(const DTensor& x, const DTensor& mean, const DTensor& vari
     const auto statistic = [&](const DTensor& s) {
       return PerChannel(Cast(s, o[0].dtype()), o[0]);
     };
-    return WithAffine(Standardized(o[0], {statistic(mean), statistic(variance)}, eps), o[1], o[2]);
+    const DTensor centred = Sub(o[0], statistic(mean));
+    return WithAffine(Standardized(centred, statistic(variance), eps), o[1], o[2]);
   });
 }
 
@@ -204,7 +204,8 @@ DTensor GroupNorm(const DTensor& x, int64_t groups, const DTensor& weight, const
   }
   return InF32IfSmall("group_norm", {x, weight, bias}, [&](const Operands& o) {
     const DTensor in = Unflatten(o[0], 1, {groups, x.dim(1) / groups});
-    const DTensor y = Standardized(in, MomentsOver(in, DimsFrom(in, 2)), eps);
+    const Moments moments(in, DimsFrom(in, 2));
+    const DTensor y = Standardized(moments.centred, moments.variance, eps);
     return WithAffine(Flatten(y, 1, 2), o[1], o[2]);
   });
 }

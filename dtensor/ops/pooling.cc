@@ -4,6 +4,7 @@
 // outside the graph, as an index; the values are then gathered, and backward adds them where they
 // came from.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "shardmesh/base/error.h"
@@ -92,8 +93,8 @@ DTensor ProductsOf(const DTensor& y, const std::vector<std::vector<double>>& fac
 
 DTensor AvgPool(const char* op, int rank, const DTensor& x, const AvgPoolOptions& options) {
   const std::vector<Windows> windows =
-      PoolWindows(op, x, rank, options.kernel, options.stride, options.padding, /*dilation=*/{1},
-                  options.ceil_mode);
+      PoolWindows(op, x, rank, options.kernel, options.stride, options.padding,
+                  /*given_dilation=*/{1}, options.ceil_mode);
   if (options.divisor == 0) ThrowInvalid(op, ": `divisor` is 0 for ", x.ToString());
   const int first = internal::FirstSpatial(x, rank);
   return InF32IfSmall(op, {x}, [&](const Operands& o) {
@@ -193,7 +194,9 @@ DTensor PlacesOf(const DTensor& x, const std::vector<Sources>& sources) {
 }
 
 MaxPoolResult MaxOver(const DTensor& given, int rank, const std::vector<Sources>& sources) {
-  const DTensor x = internal::WithBatch(given, rank);
+  DTensor x = internal::WithBatch(given, rank);
+  // Of summands the sum is needed: reduced here, and not once per window that an element is in.
+  if (x.layout().HasPartial()) x = Maximum(x, -std::numeric_limits<double>::infinity());
   const DTensor elements = ElementsOf(x.Detach(), sources);
   const DTensor max = Max(elements, {-1}, /*keepdim=*/true);
   const DTensor hits = LogicalOr(Compare(CompareOp::kEqual, elements, max), IsNan(elements));
