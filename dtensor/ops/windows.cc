@@ -124,12 +124,12 @@ DTensor Fold(const DTensor& x, int given, int64_t extent, int64_t step, int64_t 
   });
   ExecutionContext& context = call.context();
   const DType dtype = IsSmall(x.dtype()) ? DType::kF32 : x.dtype();
-  const Tensor sum = ops::Zeros(context, call.output_layout().LocalShape(x.mesh().coord()), dtype);
+  Tensor sum = ops::Zeros(context, call.output_layout().LocalShape(x.mesh().coord()), dtype);
   for (int64_t i = 0; i < windows.size; ++i) {
     Tensor place = ElementOfEach(sum, dim, count, i, windows);
     ops::Accumulate(context, call.local(0).Narrow(last, i, 1).Squeeze(last), place);
   }
-  DTensor y = call.ResultOf(x.dtype(), Tensor(sum));
+  DTensor y = call.ResultOf(x.dtype(), std::move(sum));
   call.Record({&y}, [dim, windows](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Unfold(grads[0], dim, windows.size, windows.step, windows.dilation));
   });
