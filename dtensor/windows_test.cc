@@ -365,7 +365,7 @@ TEST(Convolution, NamesWhatDoesNotFit) {
     });
     says("nothing is left of dim 2",
          [&] { ConvTranspose1d(x, Transpose(weight, 0, 1), {}, {.padding = {4}}); });
-    says("unfold: windows of 4 elements 2 apart", [&] { Unfold(x, 2, 4, 1, 2); });
+    says("unfold: windows of 4 every 1, of elements 2 apart", [&] { Unfold(x, 2, 4, 1, 2); });
     says("fold: expected 5 windows", [&] { Fold(x, 1, 9, 1); });
     EXPECT_EQ(Conv1d(x, weight).shape(), (Dims{3, 6, 3}));
   });

@@ -64,8 +64,8 @@ void CheckWindows(const char* op, const DTensor& x, int dim, int64_t extent,
   const bool is_sane = windows.size >= 0 && windows.size <= kLimit && windows.step >= 1 &&
                        windows.dilation >= 1 && windows.dilation <= kLimit;
   if (is_sane && windows.Span() <= extent) return;
-  ThrowInvalid(op, ": windows of ", windows.size, " elements ", windows.dilation, " apart, every ",
-               windows.step, ", do not fit an extent of ", extent, " (dim ", dim, " of ",
+  ThrowInvalid(op, ": windows of ", windows.size, " every ", windows.step, ", of elements ",
+               windows.dilation, " apart, do not fit an extent of ", extent, " (dim ", dim, " of ",
                x.ToString(), ")");
 }
 
