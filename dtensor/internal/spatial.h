@@ -43,10 +43,15 @@ DTensor WithoutBatch(const DTensor& y, const DTensor& x, int rank);
 
 /// Throws Error(kInvalidArgument) naming `op` if no window fits some spatial dim.
 void CheckWindowsFit(const char* op, const DTensor& x, std::span<const Windows> windows);
-/// Zeros around the last dims of x, one for each of `windows`; and their windows in new last dims.
-/// Shape: [.., spatial..] -> [.., counts.., sizes..].
+/// Unfold of `dim`, without checks, with the elements of windows as dim `place` of the result; and
+/// its adjoint. Long runs in memory stay long where `place` comes before `dim`. Paddings are 0.
+DTensor UnfoldAt(const DTensor& x, int dim, int place, const Windows& windows);
+DTensor FoldAt(const DTensor& x, int dim, int place, int64_t extent, const Windows& windows);
+
+/// Zeros around the last dims of x, one for each of `windows`; and their windows, whose elements
+/// are the dims from `place` on. Shape: [.., spatial..] -> [.., sizes.., .., counts..].
 DTensor PadLast(const DTensor& x, std::span<const Windows> windows);
-DTensor UnfoldLast(const DTensor& x, std::span<const Windows> windows);
+DTensor UnfoldSpatial(const DTensor& x, std::span<const Windows> windows, int place);
 
 /// Along `dim`, a constant matrix, row by row, times x. Shape: [.., n, ..] -> [.., rows, ..].
 DTensor TimesAlong(const DTensor& x, int dim, int64_t rows, const std::vector<double>& matrix);

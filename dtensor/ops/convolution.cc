@@ -99,13 +99,13 @@ DTensor Convolve(const char* op, int rank, const DTensor& x, const DTensor& weig
   const int64_t groups = options.groups;
   const std::string g = groups == 1 ? "" : "g", spatial = Spatial(rank);
   return InF32IfSmall(op, {x, weight, bias}, [&](const Operands& o) {
-    // Of windows and weight the elements of a kernel become one dim.
-    const DTensor in =
-        InGroups(Flatten(internal::UnfoldLast(internal::WithBatch(o[0], rank), windows), 2 + rank),
-                 1, groups);
+    // [c, kernel.., n, spatial..], as the right factor of a product lies in memory.
+    const DTensor columns =
+        internal::UnfoldSpatial(Transpose(internal::WithBatch(o[0], rank), 0, 1), windows, 1);
+    const DTensor in = InGroups(Flatten(columns, 1, rank), 0, groups);
     const DTensor kernels = InGroups(Flatten(o[1], 2), 0, groups);
-    DTensor y = internal::Contract(in, "n" + g + "c" + spatial + "k", kernels, g + "ock",
-                                   "n" + g + "o" + spatial);
+    DTensor y =
+        internal::Contract(kernels, g + "ock", in, g + "ckn" + spatial, "n" + g + "o" + spatial);
     if (groups > 1) y = Flatten(y, 1, 2);
     return WithBias(internal::WithoutBatch(y, x, rank), o[2], rank);
   });
@@ -146,18 +146,19 @@ DTensor ConvolveTransposed(const char* op, int rank, const DTensor& x, const DTe
   return InF32IfSmall(op, {x, weight, bias}, [&](const Operands& o) {
     const DTensor in = InGroups(internal::WithBatch(o[0], rank), 1, groups);
     const DTensor kernels = InGroups(Flatten(o[1], 2), 0, groups);
-    DTensor y = internal::Contract(in, "n" + g + "c" + spatial, kernels, g + "cok",
-                                   "n" + g + "o" + spatial + "k");
-    if (groups > 1) y = Flatten(y, 1, 2);
+    DTensor y =
+        internal::Contract(kernels, g + "cok", in, "n" + g + "c" + spatial, g + "okn" + spatial);
+    if (groups > 1) y = Flatten(y, 0, 1);
     Dims sizes;
     for (const Windows& w : windows) sizes.push_back(w.size);
-    y = Unflatten(y, 2 + rank, sizes);
-    for (int d = rank - 1; d >= 0; --d) {
-      const Windows& w = windows[d];
-      const int64_t count = y.dim(2 + d);
-      y = Fold(y, 2 + d, (count - 1) * w.step + w.Span(), w.step, w.dilation);
+    y = Unflatten(y, 1, sizes);  // [o, kernel.., n, spatial..]
+    for (int d = 0; d < rank; ++d) {
+      const Windows w{windows[d].size, windows[d].step, windows[d].dilation};
+      const int64_t extent = (x.dim(d - rank) - 1) * w.step + w.Span();
+      y = internal::FoldAt(y, rank + 1, 1, extent, w);
     }
-    return WithBias(internal::WithoutBatch(internal::PadLast(y, windows), x, rank), o[2], rank);
+    y = Transpose(internal::PadLast(y, windows), 0, 1);
+    return WithBias(internal::WithoutBatch(y, x, rank), o[2], rank);
   });
 }
 

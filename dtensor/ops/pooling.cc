@@ -102,7 +102,8 @@ DTensor AvgPool(const char* op, int rank, const DTensor& x, const AvgPoolOptions
     DTensor y = internal::PadLast(o[0], windows);
     for (int d = 0; d < rank; ++d) {
       const Windows& w = windows[d];
-      y = Sum(Unfold(y, first + d, w.size, w.step, w.dilation), {-1});
+      y = Sum(internal::UnfoldAt(y, first + d, first + d, {w.size, w.step, w.dilation}),
+              {first + d});
       counts.push_back(Counts(w, x.shape()[first + d], w.before, options.count_include_pad));
     }
     if (options.divisor) return Div(y, static_cast<double>(*options.divisor));

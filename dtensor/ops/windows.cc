@@ -23,13 +23,14 @@ namespace {
 
 constexpr Op kUnfold{"unfold"}, kFold{"fold"};
 
-// `dim` as windows in a new last dim, as a view.
-Tensor WindowsOf(const Tensor& x, int dim, int64_t count, const Windows& windows) {
+// x, of `dim` the windows, whose elements are the new dim `place` of the result, as a view.
+Tensor WindowsOf(const Tensor& x, int dim, int place, int64_t count, const Windows& windows) {
   Dims shape = x.shape(), strides = x.strides();
+  const int64_t stride = strides[dim];
   shape[dim] = count;
-  shape.push_back(windows.size);
-  strides.push_back(strides[dim] * windows.dilation);
   strides[dim] *= windows.step;
+  shape.insert(place, windows.size);
+  strides.insert(place, stride * windows.dilation);
   if (shape.NumElements() == 0) strides = ContiguousStrides(shape);
   return x.AsStrided(shape, strides, x.offset());
 }
@@ -46,12 +47,16 @@ Tensor ElementOfEach(const Tensor& x, int dim, int64_t count, int64_t offset,
   return x.AsStrided(shape, is_empty ? ContiguousStrides(shape) : strides, begin);
 }
 
-// `dim` whole and others free, on the side of the windows with a whole last dim.
-OpRule WindowsRule(const Dims& whole, const Dims& windows, int dim, bool folds) {
+// `dim` whole and others free; on the side of the windows neither their number nor their elements
+// are shardable.
+OpRule WindowsRule(const Dims& whole, int dim, int place, int64_t count, int64_t size, bool folds) {
   Rule rule = internal::FactorsOf(whole, {dim});
   Rule::FactorOfDim split = rule.inputs[0];
+  Dims windows = whole;
   split[dim] = Rule::kNotShardable;
-  split.push_back(Rule::kNotShardable);
+  windows[dim] = count;
+  split.insert(split.begin() + place, Rule::kNotShardable);
+  windows.insert(place, size);
   rule.outputs = {folds ? rule.inputs[0] : split};
   if (folds) rule.inputs = {split};
   rule.linear = {1u};
@@ -71,28 +76,55 @@ void CheckWindows(const char* op, const DTensor& x, int dim, int64_t extent,
 
 }  // namespace
 
+namespace internal {
+
+DTensor UnfoldAt(const DTensor& x, int dim, int place, const Windows& windows) {
+  const int64_t extent = x.shape()[dim], count = windows.CountIn(extent);
+  OpCall call(kUnfold, {&x});
+  call.Attribute(dim, place, windows.size, windows.step, windows.dilation).Decide([&] {
+    return WindowsRule(x.shape(), dim, place, count, windows.size, /*folds=*/false);
+  });
+  // PyTorch's aliases x.
+  DTensor y = call.Result(
+      ops::Clone(call.context(), WindowsOf(call.local(0), dim, place, count, windows)), 0,
+      /*may_write=*/false);
+  call.Record({&y}, [=](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, FoldAt(grads[0], dim, place, extent, windows));
+  });
+  return y;
+}
+
+DTensor FoldAt(const DTensor& x, int dim, int place, int64_t extent, const Windows& windows) {
+  const int64_t count = windows.CountIn(extent);
+  OpCall call(kFold, {&x});
+  call.Attribute(dim, place, extent, windows.step, windows.dilation).Decide([&] {
+    Dims shape = x.shape();
+    shape.erase(place);
+    shape[dim] = extent;
+    return WindowsRule(shape, dim, place, count, windows.size, /*folds=*/true);
+  });
+  ExecutionContext& context = call.context();
+  const DType dtype = IsSmall(x.dtype()) ? DType::kF32 : x.dtype();
+  Tensor sum = ops::Zeros(context, call.output_layout().LocalShape(x.mesh().coord()), dtype);
+  for (int64_t i = 0; i < windows.size; ++i) {
+    Tensor target = ElementOfEach(sum, dim, count, i, windows);
+    ops::Accumulate(context, call.local(0).Narrow(place, i, 1).Squeeze(place), target);
+  }
+  DTensor y = call.ResultOf(x.dtype(), std::move(sum));
+  call.Record({&y}, [=](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, UnfoldAt(grads[0], dim, place, windows));
+  });
+  return y;
+}
+
+}  // namespace internal
+
 DTensor Unfold(const DTensor& x, int given, int64_t size, int64_t step, int64_t dilation) {
   internal::CheckUsable(kUnfold.name, x);
   const int dim = NormalizeDim(given, x.num_dims(), kUnfold.name);
-  const int64_t extent = x.shape()[dim];
   const Windows windows{size, step, dilation};
-  CheckWindows(kUnfold.name, x, dim, extent, windows);
-  const int64_t count = windows.CountIn(extent);
-  OpCall call(kUnfold, {&x});
-  call.Attribute(dim, size, step, dilation).Decide([&] {
-    Dims shape = x.shape();
-    shape[dim] = count;
-    shape.push_back(size);
-    return WindowsRule(x.shape(), shape, dim, /*folds=*/false);
-  });
-  // PyTorch's aliases x.
-  DTensor y =
-      call.Result(ops::Clone(call.context(), WindowsOf(call.local(0), dim, count, windows)), 0,
-                  /*may_write=*/false);
-  call.Record({&y}, [dim, extent, step, dilation](std::span<const DTensor> grads, Gradients& out) {
-    out.Set(0, Fold(grads[0], dim, extent, step, dilation));
-  });
-  return y;
+  CheckWindows(kUnfold.name, x, dim, x.shape()[dim], windows);
+  return internal::UnfoldAt(x, dim, x.num_dims(), windows);
 }
 
 DTensor Unfold(const DTensor& x, int given, int64_t size, int64_t step) {
@@ -110,30 +142,11 @@ DTensor Fold(const DTensor& x, int given, int64_t extent, int64_t step, int64_t 
   const int last = x.num_dims() - 1, dim = NormalizeDim(given, last, kFold.name);
   const Windows windows{x.shape()[last], step, dilation};
   CheckWindows(kFold.name, x, dim, extent, windows);
-  const int64_t count = windows.CountIn(extent);
-  if (x.shape()[dim] != count) {
-    ThrowInvalid(kFold.name, ": expected ", count, " windows for an extent of ", extent, " in dim ",
-                 dim, " of ", x.ToString());
+  if (x.shape()[dim] != windows.CountIn(extent)) {
+    ThrowInvalid(kFold.name, ": expected ", windows.CountIn(extent), " windows for an extent of ",
+                 extent, " in dim ", dim, " of ", x.ToString());
   }
-  OpCall call(kFold, {&x});
-  call.Attribute(dim, extent, step, dilation).Decide([&] {
-    Dims shape = x.shape();
-    shape.erase(last);
-    shape[dim] = extent;
-    return WindowsRule(shape, x.shape(), dim, /*folds=*/true);
-  });
-  ExecutionContext& context = call.context();
-  const DType dtype = IsSmall(x.dtype()) ? DType::kF32 : x.dtype();
-  Tensor sum = ops::Zeros(context, call.output_layout().LocalShape(x.mesh().coord()), dtype);
-  for (int64_t i = 0; i < windows.size; ++i) {
-    Tensor place = ElementOfEach(sum, dim, count, i, windows);
-    ops::Accumulate(context, call.local(0).Narrow(last, i, 1).Squeeze(last), place);
-  }
-  DTensor y = call.ResultOf(x.dtype(), std::move(sum));
-  call.Record({&y}, [dim, windows](std::span<const DTensor> grads, Gradients& out) {
-    out.Set(0, Unfold(grads[0], dim, windows.size, windows.step, windows.dilation));
-  });
-  return y;
+  return internal::FoldAt(x, dim, last, extent, windows);
 }
 
 DTensor Im2Col(const DTensor& x, const Im2ColOptions& options) {
@@ -151,9 +164,8 @@ DTensor Im2Col(const DTensor& x, const Im2ColOptions& options) {
   for (int d = 0; d < kRank; ++d)
     windows.push_back({kernel[d], stride[d], dilation[d], padding[d], padding[d]});
   internal::CheckWindowsFit(kName, x, windows);
-  // [n, c, h, w, kh, kw]
-  const DTensor y = internal::UnfoldLast(internal::WithBatch(x, kRank), windows);
-  const DTensor columns = Flatten(Flatten(Permute(y, {0, 1, 4, 5, 2, 3}), 4, 5), 1, 3);
+  const DTensor y = internal::UnfoldSpatial(internal::WithBatch(x, kRank), windows, 2);
+  const DTensor columns = Flatten(Flatten(y, 4, 5), 1, 3);
   return internal::WithoutBatch(columns, x, kRank);
 }
 
@@ -214,11 +226,12 @@ DTensor PadLast(const DTensor& x, std::span<const Windows> windows) {
   return Pad(x, pads);
 }
 
-DTensor UnfoldLast(const DTensor& x, std::span<const Windows> windows) {
-  const int first = FirstSpatial(x, static_cast<int>(windows.size()));
+DTensor UnfoldSpatial(const DTensor& x, std::span<const Windows> windows, int place) {
   DTensor y = PadLast(x, windows);
-  for (int d = 0; d < static_cast<int>(windows.size()); ++d)
-    y = Unfold(y, first + d, windows[d].size, windows[d].step, windows[d].dilation);
+  for (int d = static_cast<int>(windows.size()) - 1; d >= 0; --d) {
+    const Windows w{windows[d].size, windows[d].step, windows[d].dilation};
+    y = UnfoldAt(y, x.num_dims() - 1, place, w);
+  }
   return y;
 }
 
