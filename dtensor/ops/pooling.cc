@@ -113,16 +113,22 @@ DTensor AvgPool(const char* op, int rank, const DTensor& x, const AvgPoolOptions
 
 // ---- maxima -------------------------------------------------------------------------------------
 
-// The indices of one dim that each of `count` windows holds, `size` for each, in order; the first
-// one again instead of those outside.
+// The indices of one dim that each of `count` windows holds, `size` for each, where those outside
+// are the first one again.
 struct Sources {
-  int64_t count = 0, size = 0;
-  std::vector<int64_t> indices = {};
+  Sources(int64_t count, int64_t size)
+      : count(count), size(size), indices(static_cast<size_t>(count * size)) {}
+  // Element k of window i. Windows are next to each other, for long runs.
+  int64_t& At(int64_t i, int64_t k) { return indices[k * count + i]; }
+  int64_t At(int64_t i, int64_t k) const { return indices[k * count + i]; }
+
+  int64_t count, size;
+  std::vector<int64_t> indices;
 };
 
 Sources SourcesOf(const char* op, const DTensor& x, int dim, const Windows& w) {
   const int64_t extent = x.shape()[dim];
-  Sources sources{w.CountIn(extent), w.size};
+  Sources sources(w.CountIn(extent), w.size);
   for (int64_t i = 0; i < sources.count; ++i) {
     const int64_t begin = i * w.step - w.before;
     const int64_t skipped = begin < 0 ? (-begin + w.dilation - 1) / w.dilation : 0;
@@ -133,27 +139,25 @@ Sources SourcesOf(const char* op, const DTensor& x, int dim, const Windows& w) {
     }
     for (int64_t k = 0; k < w.size; ++k) {
       const int64_t index = begin + k * w.dilation;
-      sources.indices.push_back(index < 0 || index >= extent ? first : index);
+      sources.At(i, k) = index < 0 || index >= extent ? first : index;
     }
   }
   return sources;
 }
 
 Sources AdaptiveSources(int64_t extent, int64_t count) {
-  Sources sources{count};
-  for (int64_t i = 0; i < count; ++i) {
-    sources.size =
-        std::max(sources.size, AdaptiveEnd(i, extent, count) - AdaptiveBegin(i, extent, count));
-  }
+  int64_t size = 0;
+  for (int64_t i = 0; i < count; ++i)
+    size = std::max(size, AdaptiveEnd(i, extent, count) - AdaptiveBegin(i, extent, count));
+  Sources sources(count, size);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = AdaptiveBegin(i, extent, count), end = AdaptiveEnd(i, extent, count);
-    for (int64_t k = begin; k < begin + sources.size; ++k)
-      sources.indices.push_back(k < end ? k : begin);
+    for (int64_t k = 0; k < size; ++k) sources.At(i, k) = begin + k < end ? begin + k : begin;
   }
   return sources;
 }
 
-// The elements of each window as the last dim. Shape: [n, c, spatial..] -> [n, c, counts.., all].
+// The elements of each window as dim 2. Shape: [n, c, spatial..] -> [n, c, all, counts..].
 DTensor ElementsOf(const DTensor& x, const std::vector<Sources>& sources) {
   const auto rank = static_cast<int>(sources.size());
   DTensor y = x;
@@ -161,29 +165,26 @@ DTensor ElementsOf(const DTensor& x, const std::vector<Sources>& sources) {
     const auto extent = static_cast<int64_t>(sources[d].indices.size());
     y = internal::TakeRuns(kPoolWindows, y, 2 + d, internal::RunsOf(sources[d].indices), extent);
   }
+  for (int d = rank - 1; d >= 0; --d) y = Unflatten(y, 2 + d, {sources[d].size, sources[d].count});
   std::vector<int> order = {0, 1};
-  for (int d = rank - 1; d >= 0; --d) y = Unflatten(y, 2 + d, {sources[d].count, sources[d].size});
   for (int d = 0; d < rank; ++d) order.push_back(2 + 2 * d);
   for (int d = 0; d < rank; ++d) order.push_back(3 + 2 * d);
-  return Flatten(Permute(y, order), 2 + rank);
+  return Flatten(Permute(y, order), 2, 1 + rank);
 }
 
-// Where these elements come from, in row-major order of the spatial dims. Shape: [counts.., all].
+// Where these elements come from, in row-major order of the spatial dims. Shape: [all, counts..].
 DTensor PlacesOf(const DTensor& x, const std::vector<Sources>& sources) {
   const auto rank = static_cast<int>(sources.size());
-  Dims shape;
-  int64_t all = 1;
+  Dims shape = {1};
   for (const Sources& s : sources) {
+    shape[0] *= s.size;
     shape.push_back(s.count);
-    all *= s.size;
   }
-  shape.push_back(all);
   const auto place = [&](const Dims& index) {
-    int64_t rest = index[rank], result = 0, stride = 1;
+    int64_t rest = index[0], result = 0, stride = 1;
     for (int d = rank - 1; d >= 0; --d) {
-      const Sources& s = sources[d];
-      result += s.indices[index[d] * s.size + rest % s.size] * stride;
-      rest /= s.size;
+      result += sources[d].At(index[1 + d], rest % sources[d].size) * stride;
+      rest /= sources[d].size;
       stride *= x.shape()[2 + d];
     }
     return result;
@@ -199,11 +200,11 @@ MaxPoolResult MaxOver(const DTensor& given, int rank, const std::vector<Sources>
   // Of summands the sum is needed: reduced here, and not once per window that an element is in.
   if (x.layout().HasPartial()) x = Maximum(x, -std::numeric_limits<double>::infinity());
   const DTensor elements = ElementsOf(x.Detach(), sources);
-  const DTensor max = Max(elements, {-1}, /*keepdim=*/true);
+  const DTensor max = Max(elements, {2}, /*keepdim=*/true);
   const DTensor hits = LogicalOr(Compare(CompareOp::kEqual, elements, max), IsNan(elements));
   const DTensor lines = Flatten(x, 2);
   const DTensor none = internal::ScalarOn(x, DType::kI64, static_cast<double>(lines.dim(2)));
-  const DTensor indices = Min(Where(hits, PlacesOf(x, sources), none), {-1});
+  const DTensor indices = Min(Where(hits, PlacesOf(x, sources), none), {2});
   const DTensor values = Reshape(Gather(lines, 2, Flatten(indices, 2)), indices.shape());
   return {internal::WithoutBatch(values, given, rank),
           internal::WithoutBatch(indices, given, rank)};
