@@ -96,6 +96,8 @@ TEST(DTypes, Rearrangements) { CheckAll(RearrangementCases()); }
 TEST(DTypes, Contractions) { CheckAll(ContractionCases()); }
 TEST(DTypes, LinearAlgebra) { CheckAll(LinalgCases(), {{DType::kF32, 1e-5}}); }
 TEST(DTypes, MatrixAndCrossProducts) { CheckAll(LinalgProductCases()); }
+TEST(DTypes, Windows) { CheckAll(WindowCases()); }
+TEST(DTypes, ChannelNorms) { CheckAll(ChannelNormCases()); }
 
 TEST(DTypes, AreNotMixed) {
   OnMesh({{"x", 2}}, [](const DeviceMesh& mesh) {

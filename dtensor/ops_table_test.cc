@@ -51,7 +51,11 @@ std::vector<Family> Families() {
           {"Indexing", IndexingCases()},
           {"Views", ViewCases()},
           {"Rearrangements", RearrangementCases()},
-          {"Contractions", ContractionCases()}};
+          {"Contractions", ContractionCases()},
+          {"Linear algebra", LinalgCases()},
+          {"Matrix and cross products", LinalgProductCases()},
+          {"Windows", WindowCases()},
+          {"Norms over channels", ChannelNormCases()}};
 }
 
 // What one run of a case asked for, in the order in which it did.
@@ -117,17 +121,25 @@ std::pair<std::string, std::string> FactorsOf(const Rule& rule) {
   return {absl::StrJoin(sharded, " "), summed};
 }
 
-constexpr char kIntroduction[] = R"(# Ops
-
-Made by `dtensor/ops_table_test.cc` from a run of every op on small operands; `bazel run //dtensor:ops_table_test -- --write` makes
-it anew. Declarations with shapes and errors stand in `dtensor/ops.h` and `dtensor/ops/*.h`.
-
-An op has a **rule** over named factors (`placement/rule.h`): a mesh axis may shard a factor, which shards the operands and results
-that have it and leaves others whole. `.` is a dim that every rank needs whole, as are factors after `whole`. **Sharded**: factors that
-may be sharded with nothing to communicate. **Partial**: those whose sharding leaves each rank with a summand (or factor, maximum,
-..) of the result; the next op, or `Redistribute`, reduces it when it must. `linear 0 1`: a Partial (sum) operand 0 and 1 together pass
-through. **Backward** names the ops that gradients are made of; the rules that depend on shapes are those of the case that ran.
-)";
+constexpr char kIntroduction[] =
+    "# Ops\n"
+    "\n"
+    "Made by `dtensor/ops_table_test.cc` from a run of every op on small operands; `bazel run "
+    "//dtensor:ops_table_test -- --write`\n"
+    "makes it anew. Declarations with shapes and errors stand in `dtensor/ops.h` and "
+    "`dtensor/ops/*.h`.\n"
+    "\n"
+    "An op has a **rule** over named factors (`placement/rule.h`): a mesh axis may shard a factor, "
+    "which shards the operands and\n"
+    "results that have it and leaves others whole. `.` is a dim that every rank needs whole, as "
+    "are factors after `whole`. **Sharded**:\n"
+    "factors that may be sharded with nothing to communicate. **Partial**: those whose sharding "
+    "leaves each rank with a summand (or\n"
+    "factor, maximum, ..) of the result; the next op, or `Redistribute`, reduces it when it must. "
+    "`linear 0 1`: operands 0 and 1,\n"
+    "Partial (sum) together, pass through. **Backward** names the ops that gradients are made of; "
+    "rules that depend on shapes are those\n"
+    "of the case that ran.\n";
 
 std::string Document() {
   std::string text = kIntroduction;

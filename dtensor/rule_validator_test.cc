@@ -35,6 +35,8 @@ TEST(ShardingRules, RearrangementsAreThoseOfOneRank) { ValidateAll(Rearrangement
 TEST(ShardingRules, ContractionsAreThoseOfOneRank) { ValidateAll(ContractionCases()); }
 TEST(ShardingRules, LinearAlgebraIsThatOfOneRank) { ValidateAll(LinalgCases()); }
 TEST(ShardingRules, MatrixAndCrossProductsAreThoseOfOneRank) { ValidateAll(LinalgProductCases()); }
+TEST(ShardingRules, WindowsAreThoseOfOneRank) { ValidateAll(WindowCases()); }
+TEST(ShardingRules, ChannelNormsAreThoseOfOneRank) { ValidateAll(ChannelNormCases()); }
 
 }  // namespace
 }  // namespace shardmesh::testing

@@ -114,7 +114,7 @@ DTensor Contract(const DTensor& a, const std::string& labels_a, const DTensor& b
                         std::span<const DTensor> grads, Gradients& out) {
     const DTensor x = sa.Get(kContract.name), w = sb.Get(kContract.name);
     if (out.Needs(0)) out.Set(0, Contract(grads[0], to, w, labels_b, labels_a));
-    if (out.Needs(1)) out.Set(1, Contract(grads[0], to, x, labels_a, labels_b));
+    if (out.Needs(1)) out.Set(1, Contract(x, labels_a, grads[0], to, labels_b));
   });
   return y;
 }

@@ -237,7 +237,7 @@ DTensor Cross(const DTensor& a, const DTensor& b, int given) {
     ThrowInvalid(kCross.name, ": expected numbers of as many dims, got ", a.ToString(), " and ",
                  b.ToString());
   }
-  const int dim = NormalizeDim(given, a.num_dims(), kCross.name);
+  const int dim = internal::DimOf(kCross.name, a, given);
   if (a.dim(dim) != 3 || b.dim(dim) != 3) {
     ThrowInvalid(kCross.name, ": expected extent 3 in dim ", dim, ", got ", a.ToString(), " and ",
                  b.ToString());

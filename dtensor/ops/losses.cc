@@ -6,30 +6,17 @@
 
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/constants.h"
+#include "shardmesh/dtensor/internal/in_f32.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/ops/reductions.h"
 #include "shardmesh/dtensor/runtime.h"
 
 namespace shardmesh {
+
+using internal::InF32IfSmall;
+using internal::Operands;
+
 namespace {
-
-// Tensors that may be missing.
-using Operands = std::vector<DTensor>;
-
-// What `fn` makes of the operands; if all are of one small dtype, in f32 and rounded once: a square
-// of an f16 overflows from 256 on, and a mean of bf16 values has their digits alone.
-template <typename F>
-DTensor InF32IfSmall(const char* op, Operands operands, const F& fn) {
-  internal::CheckUsable(op, operands[0]);
-  const DType dtype = operands[0].dtype();
-  bool is_small = IsSmall(dtype);
-  for (const DTensor& operand : operands) is_small &= !operand || operand.dtype() == dtype;
-  if (!is_small) return fn(operands);
-  for (DTensor& operand : operands) {
-    if (operand) operand = Cast(operand, DType::kF32);
-  }
-  return Cast(fn(operands), dtype);
-}
 
 DTensor Reduced(const DTensor& error, LossReduction reduction) {
   switch (reduction) {

@@ -14,7 +14,7 @@ using internal::TakeRuns;
 
 namespace {
 
-constexpr Op kFlip{"flip"}, kRoll{"roll"}, kRepeat{"repeat"}, kUnfold{"unfold"};
+constexpr Op kFlip{"flip"}, kRoll{"roll"}, kRepeat{"repeat"};
 constexpr Op kRepeatInterleave{"repeat_interleave"}, kSliceScatter{"slice_scatter"};
 
 }  // namespace
@@ -146,23 +146,6 @@ DTensor RepeatInterleave(const DTensor& x, const std::vector<int64_t>& repeats,
     extent += repeats[i];
   }
   return TakeRuns(kRepeatInterleave, x, dim, runs, extent);
-}
-
-DTensor Unfold(const DTensor& x, int given, int64_t size, int64_t step) {
-  internal::CheckUsable(kUnfold.name, x);
-  const int dim = internal::DimOf(kUnfold.name, x, given, /*scalar_has_one=*/true);
-  const int64_t extent = x.num_dims() == 0 ? 1 : x.shape()[dim];
-  if (size < 0 || size > extent || step < 1) {
-    ThrowInvalid(kUnfold.name, ": windows of ", size, " every ", step, " do not fit dim ", dim,
-                 " of ", x.ToString());
-  }
-  if (x.num_dims() == 0) return Slice(Unsqueeze(x, 0), 0, 0, size);
-  const int64_t windows = (extent - size) / step + 1;
-  std::vector<IndexRun> runs;
-  for (int64_t w = 0; w < windows && size > 0; ++w) runs.push_back({w * size, w * step, 1, size});
-  const DTensor taken = TakeRuns(kUnfold, x, dim, runs, windows * size);
-  taken.impl()->may_write = false;  // PyTorch's aliases x.
-  return MoveDim(Unflatten(taken, dim, {windows, size}), {dim + 1}, {-1});
 }
 
 DTensor SliceScatter(const DTensor& x, const DTensor& source, int given,

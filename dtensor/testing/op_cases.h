@@ -34,6 +34,9 @@ std::vector<OpCase> LinalgProductCases();  ///< Of any floating dtype.
 // ops/shape.h (op_cases_shape.cc).
 std::vector<OpCase> ViewCases();           ///< Views, parts, joining.
 std::vector<OpCase> RearrangementCases();  ///< Elements in other places, triangles, diagonals.
+// ops/windows.h and ops/norms.h (op_cases_windows.cc).
+std::vector<OpCase> WindowCases();
+std::vector<OpCase> ChannelNormCases();
 
 }  // namespace shardmesh::testing
 

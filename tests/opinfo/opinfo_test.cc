@@ -84,8 +84,9 @@ double ToleranceOf(const std::string& op, DType dtype, DType real) {
 // large as the upstream gradients, are what its error is relative to.
 bool HasCancellingGradients(const std::string& id) {
   static const std::set<std::string> ids = {
-      "nn.functional.layer_norm/2", "nn.functional.layer_norm/3", "nn.functional.rms_norm/2",
-      "nn.functional.normalize/2", "nn.functional.cosine_similarity/3"};
+      "nn.functional.layer_norm/2",        "nn.functional.layer_norm/3",
+      "nn.functional.rms_norm/2",          "nn.functional.normalize/2",
+      "nn.functional.cosine_similarity/3", "nn.functional.batch_norm/4"};
   return ids.count(id) > 0;
 }
 
