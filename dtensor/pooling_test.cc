@@ -140,6 +140,21 @@ TEST(Pooling, AdaptiveWindowsAreRoundedOutwards) {
   });
 }
 
+// Products with matrices of weights would make nan of what lies outside.
+TEST(Pooling, AnInfinityStaysInItsWindow) {
+  OnMesh({{"x", 2}}, [](const DeviceMesh& mesh) {
+    const DTensor even = Make(mesh, Shard(2), {1, 1, 4}, {kInfinity, 1, 2, 3});
+    EXPECT_EQ(NumbersOf(AdaptiveAvgPool1d(even, {2})), (Numbers{kInfinity, 2.5}));
+    const DTensor uneven = Make(mesh, Shard(2), {1, 1, 5}, {kInfinity, 1, 2, 3, 4});
+    EXPECT_EQ(NumbersOf(AdaptiveAvgPool1d(uneven, {2})), (Numbers{kInfinity, 3}));
+    for (const InterpolateMode mode : {InterpolateMode::kLinear, InterpolateMode::kCubic}) {
+      const Numbers wide = NumbersOf(Interpolate(even, {16}, mode));
+      ASSERT_EQ(wide.size(), 16u);
+      for (size_t i = 12; i < wide.size(); ++i) EXPECT_TRUE(std::isfinite(wide[i])) << i;
+    }
+  });
+}
+
 TEST(Pooling, NamesWhatDoesNotFit) {
   OnMesh({{"x", 2}}, [](const DeviceMesh& mesh) {
     const DTensor x = Place(mesh, {Shard(0)}, Values({3, 2, 5}, 1));

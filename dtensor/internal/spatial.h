@@ -53,9 +53,6 @@ DTensor FoldAt(const DTensor& x, int dim, int place, int64_t extent, const Windo
 DTensor PadLast(const DTensor& x, std::span<const Windows> windows);
 DTensor UnfoldSpatial(const DTensor& x, std::span<const Windows> windows, int place);
 
-/// Along `dim`, a constant matrix, row by row, times x. Shape: [.., n, ..] -> [.., rows, ..].
-DTensor TimesAlong(const DTensor& x, int dim, int64_t rows, const std::vector<double>& matrix);
-
 /// Window i of `count` over `extent` elements, as adaptive pooling cuts them.
 inline int64_t AdaptiveBegin(int64_t i, int64_t extent, int64_t count) {
   return i * extent / count;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each dim by itself: the nearest elements are taken by index, all other modes are the product with
-// a constant matrix.
+// Each dim by itself: elements are taken by index, and in all modes but the nearest a few
+// neighbours are summed with weights. A product with a matrix of weights would be one call, and spread an
+// infinity over the whole line, as 0 times it is nan.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
+#include "shardmesh/dtensor/internal/from_indices.h"
 #include "shardmesh/dtensor/internal/in_f32.h"
 #include "shardmesh/dtensor/internal/index_runs.h"
 #include "shardmesh/dtensor/internal/spatial.h"
@@ -54,28 +58,55 @@ void CubicWeights(double t, double (&weights)[4]) {
   weights[3] = far(2 - t);
 }
 
-// The weight of each element of x in each of the result, row by row.
-std::vector<double> WeightsOf(const Line& line, InterpolateMode mode, bool align_corners) {
-  std::vector<double> matrix(static_cast<size_t>(line.count * line.extent));
-  const auto add = [&](int64_t row, int64_t column, double weight) {
-    matrix[row * line.extent + std::clamp<int64_t>(column, 0, line.extent - 1)] += weight;
-  };
+// For each element of the result the neighbours in x, and what they count.
+struct Neighbours {
+  int count;  // Of the four.
+  std::array<std::vector<int64_t>, 4> places;
+  std::array<std::vector<double>, 4> weights;
+};
+
+Neighbours NeighboursOf(const Line& line, InterpolateMode mode, bool align_corners) {
+  const bool is_cubic = mode == InterpolateMode::kCubic;
+  Neighbours result{is_cubic ? 4 : 2, {}, {}};
   for (int64_t i = 0; i < line.count; ++i) {
-    const bool is_cubic = mode == InterpolateMode::kCubic;
     double place = line.Place(i, align_corners);
     if (!is_cubic) place = std::clamp(place, 0.0, static_cast<double>(line.extent - 1));
     const auto below = static_cast<int64_t>(std::floor(place));
     const double t = place - static_cast<double>(below);
-    if (is_cubic) {
-      double weights[4];
-      CubicWeights(t, weights);
-      for (int k = 0; k < 4; ++k) add(i, below - 1 + k, weights[k]);
-    } else {
-      add(i, below, 1 - t);
-      add(i, below + 1, t);
+    double weights[4] = {1 - t, t};
+    if (is_cubic) CubicWeights(t, weights);
+    for (int k = 0; k < result.count; ++k) {
+      const int64_t neighbour = is_cubic ? below - 1 + k : below + k;
+      result.places[k].push_back(std::clamp<int64_t>(neighbour, 0, line.extent - 1));
+      result.weights[k].push_back(weights[k]);
     }
   }
-  return matrix;
+  return result;
+}
+
+// A constant vector along `dim`, that broadcasts to x.
+DTensor VectorAlong(const DTensor& x, int dim, const std::vector<double>& values) {
+  Dims shape;
+  for (int d = 0; d < x.num_dims(); ++d)
+    shape.push_back(d == dim ? static_cast<int64_t>(values.size()) : 1);
+  const std::vector<Placement> replicated(static_cast<size_t>(x.layout().num_axes()));
+  return FromBoxes(x.mesh(), shape, x.dtype(), replicated, [&](const Box& box, Tensor& local) {
+    internal::FillFromIndices(
+        box, [&](const Dims& index) { return values[static_cast<size_t>(index[dim])]; }, local);
+  });
+}
+
+DTensor WeightedNeighbours(const DTensor& x, int dim, const Line& line, InterpolateMode mode,
+                           bool align_corners) {
+  const Neighbours neighbours = NeighboursOf(line, mode, align_corners);
+  DTensor sum;
+  for (int k = 0; k < neighbours.count; ++k) {
+    const DTensor taken = internal::TakeRuns(kInterpolate, x, dim,
+                                             internal::RunsOf(neighbours.places[k]), line.count);
+    const DTensor term = Mul(taken, VectorAlong(x, dim, neighbours.weights[k]));
+    sum = sum ? Add(sum, term) : term;
+  }
+  return sum;
 }
 
 DTensor AlongLine(const DTensor& x, int dim, const Line& line, InterpolateMode mode,
@@ -87,7 +118,7 @@ DTensor AlongLine(const DTensor& x, int dim, const Line& line, InterpolateMode m
       map.push_back(line.Nearest(i, mode == InterpolateMode::kNearestExact));
     return internal::TakeRuns(kInterpolate, x, dim, internal::RunsOf(map), line.count);
   }
-  return internal::TimesAlong(x, dim, line.count, WeightsOf(line, mode, align_corners));
+  return WeightedNeighbours(x, dim, line, mode, align_corners);
 }
 
 int SpatialRank(const DTensor& x) {

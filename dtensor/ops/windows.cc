@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 #include <utility>
+#include <vector>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
-#include "shardmesh/dtensor/internal/contract.h"
-#include "shardmesh/dtensor/internal/from_indices.h"
 #include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/internal/spatial.h"
 #include "shardmesh/dtensor/ops.h"
@@ -235,31 +233,16 @@ DTensor UnfoldSpatial(const DTensor& x, std::span<const Windows> windows, int pl
   return y;
 }
 
-DTensor TimesAlong(const DTensor& x, int dim, int64_t rows, const std::vector<double>& matrix) {
-  const int64_t columns = x.shape()[dim];
-  const std::vector<Placement> replicated(static_cast<size_t>(x.layout().num_axes()));
-  const DTensor weights = FromBoxes(
-      x.mesh(), {rows, columns}, x.dtype(), replicated, [&](const Box& box, Tensor& local) {
-        FillFromIndices(
-            box, [&](const Dims& index) { return matrix[index[0] * columns + index[1]]; }, local);
-      });
-  std::string labels;
-  for (int d = 0; d < x.num_dims(); ++d) labels += static_cast<char>('a' + d);
-  std::string to = labels;
-  to[dim] = 'z';
-  return Contract(x, labels, weights, {'z', labels[dim]}, to);
-}
-
 DTensor AdaptiveMean(const DTensor& x, int dim, int64_t count) {
   const int64_t extent = x.shape()[dim];
   if (count == extent) return x;
-  std::vector<double> matrix(static_cast<size_t>(count * extent));
+  if (extent % count == 0) return Mean(Unflatten(x, dim, {count, extent / count}), {dim + 1});
+  std::vector<DTensor> means;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = AdaptiveBegin(i, extent, count), end = AdaptiveEnd(i, extent, count);
-    for (int64_t k = begin; k < end; ++k)
-      matrix[i * extent + k] = 1.0 / static_cast<double>(end - begin);
+    means.push_back(Mean(Slice(x, dim, begin, end - begin), {dim}, /*keepdim=*/true));
   }
-  return TimesAlong(x, dim, count, matrix);
+  return Concat(means, dim);
 }
 
 }  // namespace internal
