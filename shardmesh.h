@@ -31,6 +31,7 @@
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/ops/linalg.h"
 #include "shardmesh/dtensor/ops/norms.h"
+#include "shardmesh/dtensor/ops/random.h"
 #include "shardmesh/dtensor/ops/windows.h"
 #include "shardmesh/dtensor/partial_precision.h"
 #include "shardmesh/dtensor/reshard_policy.h"

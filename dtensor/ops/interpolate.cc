@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each dim by itself: elements are taken by index, and in all modes but the nearest a few
-// neighbours are summed with weights. A product with a matrix of weights would be one call, and spread an
-// infinity over the whole line, as 0 times it is nan.
+// neighbours are summed with weights. A product with a matrix of weights would be one call, and
+// spread an infinity over the whole line, as 0 times it is nan.
 #include <algorithm>
 #include <array>
 #include <cmath>
