@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a cached op on sharded tensors costs above its kernel, with autograd recording: f32 [8, 8]
-// on a mesh of four ranks in this process, rank 0 timed while the others are idle.
+// on a mesh of four ranks in this process, or with three axes of two ranks, of which two shard the
+// rows and the third is replicated; rank 0 timed while the others are idle. The argument is the
+// number of axes.
 //
 //   bazel run --config=bench //dtensor:dispatch_benchmark
 //
@@ -13,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <vector>
 
 #include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/dtensor/autograd.h"
@@ -26,8 +29,10 @@ namespace {
 struct Operands {
   explicit Operands(const DeviceMesh& mesh) {
     const auto make = [&](const Dims& shape, Placement placement, uint64_t stream) {
+      std::vector<Placement> placements(static_cast<size_t>(mesh.shape().num_axes()), placement);
+      if (placements.size() > 1) placements.back() = Replicate();
       DTensor x =
-          FromBoxes(mesh, shape, DType::kF32, {placement}, [&](const Box& box, Tensor& local) {
+          FromBoxes(mesh, shape, DType::kF32, placements, [&](const Box& box, Tensor& local) {
             ops::RandomNormal(mesh.context(), {.seed = 1, .stream = stream}, {shape, box.begin}, 0,
                               1, local);
           });
@@ -62,8 +67,10 @@ void CheckSame(const Tensor& a, const Tensor& b) {
 }
 
 void Dispatch(benchmark::State& state, Distributed distributed, Local local) {
-  const absl::Status status = RunRanks(4, [&](Communicator& world) {
-    DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 4}});
+  const bool is_3d = state.range(0) == 3;
+  const MeshShape shape = is_3d ? MeshShape{{"pp", 2}, {"dp", 2}, {"tp", 2}} : MeshShape{{"dp", 4}};
+  const absl::Status status = RunRanks(is_3d ? 8 : 4, [&](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, shape);
     if (world.rank() != 0) return;
     const Operands operands(mesh);
     ExecutionContext& context = mesh.context();
@@ -92,26 +99,68 @@ BENCHMARK_CAPTURE(
       return ops::Binary(c, BinaryOp::kAdd, o.x.local(), o.y.local());
     })
     ->UseManualTime()
-    ->Iterations(50);
+    ->Iterations(50)
+    ->Arg(1)
+    ->Arg(3);
 BENCHMARK_CAPTURE(
     Dispatch, mul, [](const Operands& o) { return Mul(o.x, o.y); },
     [](ExecutionContext& c, const Operands& o) {
       return ops::Binary(c, BinaryOp::kMul, o.x.local(), o.y.local());
     })
     ->UseManualTime()
-    ->Iterations(50);
+    ->Iterations(50)
+    ->Arg(1)
+    ->Arg(3);
 BENCHMARK_CAPTURE(
     Dispatch, matmul, [](const Operands& o) { return MatMul(o.x, o.w); },
     [](ExecutionContext& c, const Operands& o) { return ops::MatMul(c, o.x.local(), o.w.local()); })
     ->UseManualTime()
-    ->Iterations(50);
+    ->Iterations(50)
+    ->Arg(1)
+    ->Arg(3);
 BENCHMARK_CAPTURE(
     Dispatch, layer_norm, [](const Operands& o) { return LayerNorm(o.x, o.gain, o.bias, 1e-5); },
     [](ExecutionContext& c, const Operands& o) {
       return ops::LayerNorm(c, o.x.local(), o.gain.local(), o.bias.local(), 1e-5).y;
     })
     ->UseManualTime()
-    ->Iterations(50);
+    ->Iterations(50)
+    ->Arg(1)
+    ->Arg(3);
+BENCHMARK_CAPTURE(
+    Dispatch, reshape,
+    [](const Operands& o) {
+      return Reshape(o.x, {8, 2, 4});
+    },
+    [](ExecutionContext& c, const Operands& o) {
+      return ops::Reshape(c, o.x.local(), {o.x.local().dim(0), 2, 4});
+    })
+    ->UseManualTime()
+    ->Iterations(50)
+    ->Arg(1)
+    ->Arg(3);
+BENCHMARK_CAPTURE(
+    Dispatch, concat,
+    [](const Operands& o) {
+      return Concat({o.x, o.y}, 1);
+    },
+    [](ExecutionContext& c, const Operands& o) {
+      const Tensor parts[] = {o.x.local(), o.y.local()};
+      return ops::Concat(c, parts, 1);
+    })
+    ->UseManualTime()
+    ->Iterations(50)
+    ->Arg(1)
+    ->Arg(3);
+BENCHMARK_CAPTURE(
+    Dispatch, sum, [](const Operands& o) { return Sum(o.x); },
+    [](ExecutionContext& c, const Operands& o) {
+      return ops::Reduce(c, ReduceOp::kSum, o.x.local(), {}, /*keepdim=*/false);
+    })
+    ->UseManualTime()
+    ->Iterations(50)
+    ->Arg(1)
+    ->Arg(3);
 
 }  // namespace
 }  // namespace shardmesh
