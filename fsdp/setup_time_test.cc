@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That setting up grows with the model, not with its square.
+// That the time to set up grows with the model, not with its square.
 #include <chrono>
 #include <iostream>
 #include <memory>
@@ -50,24 +50,21 @@ double SecondsToShard(const DeviceMesh& mesh, int units, int parameters) {
   });
 }
 
-TEST(SetupTime, GrowsWithTheNumberOfUnits) {
+// A second on an idle machine at the most; more than ten if the time grew with the square.
+TEST(SetupTime, OfTwoThousandUnitsIsShort) {
   const absl::Status status = RunRanks(1, [](Communicator& world) {
     const DeviceMesh mesh = DeviceMesh::Create(world, {{"dp", 1}});
-    SecondsToShard(mesh, 100, 10);  // Warms up.
-    const double some = SecondsToShard(mesh, 500, 10), more = SecondsToShard(mesh, 2000, 10);
-    std::cout << "500 units " << some << " s, 2,000 units with 20,000 parameters " << more
-              << " s\n";
-    EXPECT_LT(more, 10 * some);  // Four times as much; sixteen if it were quadratic.
+    const double seconds = SecondsToShard(mesh, 2000, 10);
+    std::cout << "2,000 units with 20,000 parameters: " << seconds << " s\n";
+    EXPECT_LT(seconds, 4);
   });
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST(SetupTime, GrowsWithTheNumberOfParametersOfAModule) {
-  const auto seconds = [](int parameters) { return SecondsOf([&] { Layer layer(parameters); }); };
-  seconds(10000);
-  const double some = seconds(10000), more = seconds(80000);
-  std::cout << "10,000 parameters " << some << " s, 80,000 " << more << " s\n";
-  EXPECT_LT(more, 24 * some);  // Eight times as much; 64 if it were quadratic.
+TEST(SetupTime, OfManyParametersOfOneModuleIsShort) {
+  const double seconds = SecondsOf([] { Layer layer(80000); });
+  std::cout << "80,000 parameters: " << seconds << " s\n";
+  EXPECT_LT(seconds, 2);
 }
 
 }  // namespace
