@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What samples do not say of IndexPut, MaskedScatter, SearchSorted, EmbeddingBag, MedianAlong and
-// the losses of classes: ties, nan, empty bags, indices out of range, and what does not move.
+// What samples do not say of IndexPut, MaskedScatter, SearchSorted, CumSum, EmbeddingBag,
+// MedianAlong and the losses of classes: ties, nan, empty bags, indices out of range, and what does
+// not move.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -137,6 +138,35 @@ TEST(SearchSorted, CountsAsBinarySearchDoesAndMovesNoValue) {
     }
     const DTensor nan = Reals(mesh, Shard(0), {1}, {std::nan("")});
     EXPECT_EQ(NumbersOf(Bucketize(nan, boundaries)), (Numbers{9}));  // Larger than all.
+  });
+}
+
+// Ranks exchange their last sums, not the tensor.
+TEST(CumSum, OfASplitDimExchangesEdges) {
+  OnMesh({{"x", 2}, {"y", 3}}, [](const DeviceMesh& mesh) {
+    for (const int64_t extent : {13, 2}) {  // The latter leaves ranks without elements.
+      const GlobalValue x = Values({extent, 5}, 4);
+      Numbers sums = x.values, from_the_end(x.values.size());
+      for (size_t i = 5; i < sums.size(); ++i) sums[i] += sums[i - 5];
+      for (size_t i = 0; i < from_the_end.size(); ++i)
+        from_the_end[i] = static_cast<double>(extent) - std::floor(static_cast<double>(i) / 5);
+      const Layout layouts[] = {Layout::Make(mesh.shape(), {Shard(0), Shard(0)}, x.shape),
+                                Layout::Make(mesh.shape(), {Shard(0), Shard(0)}, x.shape, {1, 0}),
+                                Layout::Make(mesh.shape(), {Shard(1), Shard(0)}, x.shape),
+                                Layout::Make(mesh.shape(), {Partial(), Shard(0)}, x.shape)};
+      for (const Layout& layout : layouts) {
+        const DTensor input = Place(mesh, layout, x).SetRequiresGrad();
+        const CommTrace trace(mesh);
+        const DTensor y = CumSum(input, 0);
+        EXPECT_EQ(trace.events().size(), 1u);
+        EXPECT_LE(trace.Bytes("", "all_gather", "cumsum"), 5 * 5 * 8);
+        EXPECT_EQ(y.layout(), layout);
+        const Numbers found = NumbersOf(y);
+        for (size_t i = 0; i < sums.size(); ++i) EXPECT_NEAR(found[i], sums[i], 1e-13);
+        Backward(Sum(y));
+        EXPECT_EQ(NumbersOf(input.grad()), from_the_end);
+      }
+    }
   });
 }
 

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/autograd.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/constants.h"
+#include "shardmesh/dtensor/internal/move.h"
 #include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/tensor/ops.h"
@@ -42,18 +44,78 @@ OpRule LinesRule(const DTensor& x, int dim, int operands, int results,
 
 // ---- scans --------------------------------------------------------------------------------------
 
-DTensor ScanOf(const Op& op, ScanOp kernel, const DTensor& x, int dim, bool reverse) {
-  OpCall call(op, {&x});
-  const bool is_linear = kernel == ScanOp::kSum;
-  call.Attribute(dim).Decide([&] {
-    return LinesRule(x, dim, 1, 1, is_linear ? std::vector<uint32_t>{1u} : std::vector<uint32_t>{});
-  });
-  return call.Result(ops::Scan(call.context(), kernel, call.local(0), dim, reverse));
+// The axes that split `dim`, in mesh order.
+AxisList SplitAxesOf(const Layout& layout, int dim) {
+  AxisList axes;
+  for (const int axis : layout.SplitAxes(dim)) {
+    if (layout.mesh().size(axis) > 1) axes.push_back(axis);
+  }
+  std::sort(axes.begin(), axes.end());
+  return axes;
 }
 
-// The sum of the elements from each one on.
-DTensor ReverseCumSum(const DTensor& x, int dim) {
-  return ScanOf(kCumSum, ScanOp::kSum, x, dim, /*reverse=*/true);
+// Adds to `scanned`, the sums up to each element of this rank's box, what the boxes before it add
+// up to (after it, if `reverse`). Ranks exchange their last sums.
+void AddOtherBoxes(const OpCall& call, int dim, bool reverse, Tensor& scanned) {
+  const Layout& layout = call.output_layout();
+  const AxisList axes = SplitAxesOf(layout, dim);
+  if (axes.empty() || call.context().device().IsMeta()) return;
+  ExecutionContext& context = call.context();
+  Dims edge = scanned.shape();
+  edge[dim] = 1;
+  const int64_t extent = scanned.dim(dim);
+  AllGatherItem item;
+  item.source = extent == 0 ? ops::Zeros(context, edge, scanned.dtype())
+                            : ops::Clone(context, scanned.Narrow(dim, reverse ? 0 : extent - 1, 1));
+  const std::vector<Coord> coords = GroupCoords(layout.mesh(), axes, call.mesh().coord());
+  for (size_t i = 0; i < coords.size(); ++i)
+    item.targets.push_back(Tensor::Empty(context, edge, scanned.dtype()));
+  const std::vector<Tensor> totals = item.targets;
+  internal::GroupOf(call.mesh(), axes).AllGather({std::move(item)}, call.op().name).Wait();
+  // In the order of the boxes, so that every mesh of so many ranks adds alike.
+  const int64_t own = layout.LocalBox(call.mesh().coord()).begin[dim];
+  std::vector<std::pair<int64_t, size_t>> others;
+  for (size_t i = 0; i < coords.size(); ++i) {
+    const Box box = layout.LocalBox(coords[i]);
+    const bool counts = reverse ? box.begin[dim] > own : box.begin[dim] < own;
+    if (counts && box.begin[dim] < box.end[dim]) others.emplace_back(box.begin[dim], i);
+  }
+  if (others.empty() || extent == 0) return;
+  std::sort(others.begin(), others.end());
+  Tensor sum = totals[others[0].second];
+  for (size_t i = 1; i < others.size(); ++i)
+    ops::BinaryInto(context, BinaryOp::kAdd, sum, totals[others[i].second]);
+  ops::BinaryInto(context, BinaryOp::kAdd, scanned, sum.Expand(scanned.shape()));
+}
+
+// The sum of the elements up to each one, or from it on.
+DTensor SumsAlong(const DTensor& x, int dim, bool reverse) {
+  OpCall call(kCumSum, {&x});
+  call.Attribute(dim).Decide([&] {
+    Rule rule = internal::FactorsOf(x.shape());
+    rule.outputs = {rule.inputs[0]};
+    rule.linear = {1u};
+    return OpRule{std::move(rule), {x.shape()}};
+  });
+  const bool is_split = x.num_dims() > 0 && !SplitAxesOf(call.output_layout(), dim).empty();
+  const bool is_small = is_split && IsSmall(call.local(0).dtype());
+  const Tensor local =
+      is_small ? ops::Cast(call.context(), call.local(0), DType::kF32) : call.local(0);
+  Tensor scanned = ops::Scan(call.context(), ScanOp::kSum, local, dim, reverse);
+  if (is_split) AddOtherBoxes(call, dim, reverse, scanned);
+  if (is_small) scanned = ops::Cast(call.context(), scanned, call.local(0).dtype());
+  DTensor y = call.Result(std::move(scanned));
+  if (!IsFloating(y.dtype())) return y;
+  call.Record({&y}, [dim, reverse](std::span<const DTensor> grads, Gradients& out) {
+    out.Set(0, SumsAlong(grads[0], dim, !reverse));
+  });
+  return y;
+}
+
+DTensor ScanOf(const Op& op, ScanOp kernel, const DTensor& x, int dim, bool reverse) {
+  OpCall call(op, {&x});
+  call.Attribute(dim).Decide([&] { return LinesRule(x, dim, 1, 1); });
+  return call.Result(ops::Scan(call.context(), kernel, call.local(0), dim, reverse));
 }
 
 std::pair<DTensor, DTensor> ScanExtremumOf(const Op& op, ScanOp kernel, const DTensor& x,
@@ -75,15 +137,7 @@ std::pair<DTensor, DTensor> ScanExtremumOf(const Op& op, ScanOp kernel, const DT
 }  // namespace
 
 DTensor CumSum(const DTensor& x, int given) {
-  const int dim = DimOf(kCumSum, x, given);
-  OpCall call(kCumSum, {&x});
-  call.Attribute(dim).Decide([&] { return LinesRule(x, dim, 1, 1, {1u}); });
-  DTensor y = call.Result(ops::Scan(call.context(), ScanOp::kSum, call.local(0), dim));
-  if (!IsFloating(y.dtype())) return y;
-  call.Record({&y}, [dim](std::span<const DTensor> grads, Gradients& out) {
-    out.Set(0, ReverseCumSum(grads[0], dim));
-  });
-  return y;
+  return SumsAlong(x, DimOf(kCumSum, x, given), /*reverse=*/false);
 }
 
 namespace {
