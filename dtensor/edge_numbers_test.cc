@@ -224,7 +224,7 @@ TEST(Bool, IsReducedAsIntegersAreAndIsNeverPartial) {
     EXPECT_EQ(IntegerItem(Sum(x)), 1);
     for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kSum}) {
       EXPECT_THAT(MessageOf([&] { Redistribute(x, {Partial(op)}); }),
-                  HasSubstr("Redistribute: bool cannot be"));
+                  HasSubstr("as bools are not reduced"));
       EXPECT_THAT(MessageOf([&] { Distribute(mesh, FullTensor(x), {Partial(op)}); }),
                   HasSubstr("Distribute: bool cannot be"));
       EXPECT_THAT(MessageOf([&] {

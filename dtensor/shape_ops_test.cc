@@ -115,7 +115,7 @@ TEST(ShapeOps, RefuseBadArgumentsByName) {
     refuses("flatten: first dim 1", [&] { Flatten(x, 1, 0); });
     refuses("unflatten", [&] { Unflatten(x, 0, {2, 2}); });
     refuses("split: parts of 0", [&] { SplitEvery(x, 0); });
-    refuses("chunk: expected at least one chunk, got 0", [&] { Chunk(x, 0); });
+    refuses("chunk: expected at least one chunk of f64[5,3]", [&] { Chunk(x, 0); });
     refuses("hsplit: 2 sections do not divide dim 1", [&] { HSplit(x, 2); });
     refuses("vsplit: expected at least 2 dims", [&] { VSplit(v, 1); });
     refuses("stack: no tensors", [&] { Stack({}); });

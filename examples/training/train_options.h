@@ -47,7 +47,7 @@ struct TrainOptions {
   Precision precision = Precision::kF32;
   bool sequence_parallel = false;
   bool explicit_moves = false;  ///< Steps run under ReshardPolicy::kExplicit.
-  uint64_t seed = 1;  ///< Of initial values, windows of text and the sample.
+  uint64_t seed = 1;            ///< Of initial values, windows of text and the sample.
   int64_t sample_bytes = 300;
   double temperature = 0.7;  ///< Of the sample; 0 takes the likeliest byte.
 
