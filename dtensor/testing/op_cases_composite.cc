@@ -129,8 +129,10 @@ std::vector<OpCase> OrderCases() {
 GlobalValue Ascending(const Dims& shape) {
   GlobalValue x{shape, DType::kF64, std::vector<double>(static_cast<size_t>(shape.NumElements()))};
   const int64_t n = shape[shape.size() - 1];
-  for (size_t i = 0; i < x.values.size(); ++i)
-    x.values[i] = static_cast<double>(static_cast<int64_t>(i) % n / 2) - 0.75;
+  for (size_t i = 0; i < x.values.size(); ++i) {
+    const int64_t pair = static_cast<int64_t>(i) % n / 2;
+    x.values[i] = static_cast<double>(pair) - 0.75;
+  }
   return x;
 }
 

@@ -115,7 +115,8 @@ double PlanOracle::EdgeCost(const Layout& from, const Layout& to) const {
   if (gathered == changed) return sends((p - 1) * before, Rounds(group));
   if (scattered == changed) return sends((p - 1) * after, Rounds(group));
   if (reduced == changed) {
-    const auto chunk = static_cast<double>((elements_before + group - 1) / group);
+    const auto whole_chunk = (elements_before + group - 1) / group;
+    const auto chunk = static_cast<double>(whole_chunk);
     return sends(before - chunk + (p - 1) * chunk, 2 * Rounds(group));
   }
   if (partial > 0) return kNone;
