@@ -76,7 +76,7 @@ std::vector<OpCase> WindowCases() {
     return MaxPool2d(x, {.kernel = {2, 3}, .stride = {2}, .padding = {1}, .ceil_mode = true})
         .values;
   });
-  cases.AddTied("indices of max_pool1d", {3, 2, 7},
+  cases.AddTied("max_pool1d indices", {3, 2, 7},
                 [](const DTensor& x) { return MaxPool1d(x, {.kernel = {3}}).indices; });
   cases.Add("adaptive_avg_pool2d", {{2, 3, 5, 4}}, [](Operands o) {
     return AdaptiveAvgPool2d(o[0], {3, 5});
