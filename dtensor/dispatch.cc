@@ -122,7 +122,7 @@ const Decision& OpCall::DecideAnew(absl::FunctionRef<OpRule()> make_rule) {
   return runtime_.AddDecision(key_, std::move(decision));
 }
 
-// Of each choice the layouts and the bytes that a rank sends to get there.
+// Says which operands would have to communicate, and under kExplicit what the op allows instead.
 void OpCall::CheckMoves(const OpRule& op_rule) const {
   const ReshardPolicy policy = runtime_.reshard_policy;
   if (runtime_.in_backward || policy == ReshardPolicy::kForbid) return;  // Move looks itself.

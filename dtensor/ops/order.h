@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scans, and what depends on the order of elements along one dim. Indices are those of the global
-// tensor, i64. Where the dim itself is sharded it is gathered first; ArgMax, ArgMin, MaxAlong and
-// MinAlong reduce it instead. Other dims stay sharded.
+// tensor, i64. Where the dim itself is sharded it is gathered first; CumSum, ArgMax, ArgMin,
+// MaxAlong and MinAlong exchange what they need instead. Other dims stay sharded.
 //
 // Collective: all ranks of the mesh must call with the same global arguments.
 // Errors: throws Error(kInvalidArgument) naming the op, shapes and dtypes, alike on all ranks.
@@ -18,7 +18,8 @@
 namespace shardmesh {
 
 // ---- scans: of the elements up to each one ------------------------------------------------------
-DTensor CumSum(const DTensor& x, int dim);  // Partial passes through.
+/// Partial passes through. Where `dim` is sharded, ranks exchange the sums of their boxes alone.
+DTensor CumSum(const DTensor& x, int dim);
 DTensor CumProd(const DTensor& x, int dim);
 DTensor LogCumSumExp(const DTensor& x, int dim);
 /// The extremum so far and its index; of equal ones the latest.
