@@ -105,6 +105,20 @@ TEST(RandomOps, BernoulliIsOneAsOftenAsItSays) {
   }
 }
 
+TEST(RandomOps, RefuseWhatIsNoProbability) {
+  OnMesh({{"x", 3}}, [](const DeviceMesh& mesh) {
+    for (const double p : {-0.25, 1.5, std::nan("")}) {
+      const DTensor x = Place(mesh, {Shard(0)}, GlobalValue{{3}, DType::kF32, {0.5, 0.5, p}});
+      EXPECT_THAT(std::string(Catch([&] { Bernoulli(x, kKey); }).message()),
+                  HasSubstr("bernoulli: expected probabilities in [0, 1] in f32[3] [S(0)]"));
+    }
+    EXPECT_THAT(std::string(Catch([&] {
+                              TruncatedNormal(mesh, {3}, DType::kF32, {Shard(0)}, kKey, 0, 1, 7, 9);
+                            }).message()),
+                HasSubstr("truncated_normal: [7, 9] holds"));
+  });
+}
+
 TEST(Multinomial, TakesIndicesAsOftenAsTheirShares) {
   const Numbers shares = {0, 1, 3, 0, 4, 0};
   for (const Placement& placement : {Replicate(), Shard(0), Shard(1)}) {

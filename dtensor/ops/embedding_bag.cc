@@ -61,6 +61,26 @@ DTensor Divided(const DTensor& sums, const DTensor& counts) {
   return Div(sums, AsColumn(Maximum(counts, 1.0)));
 }
 
+// As i64. Others would put ids into bags that nobody meant.
+DTensor CheckedOffsets(const DTensor& given) {
+  internal::CheckUsable(kEmbeddingBag, given);
+  if (given.num_dims() != 1 || (given.dtype() != DType::kI64 && given.dtype() != DType::kI32)) {
+    ThrowInvalid(kEmbeddingBag, ": expected offsets of i64 or i32 and one dim, got ",
+                 given.ToString());
+  }
+  const DTensor offsets = given.dtype() == DType::kI32 ? Cast(given, DType::kI64) : given;
+  const int64_t count = offsets.dim(0);
+  if (count == 0) return offsets;
+  const DTensor first = Compare(CompareOp::kEqual, Slice(offsets, 0, 0, 1), 0.0);
+  const DTensor ascend = Compare(CompareOp::kGreaterEqual, Slice(offsets, 0, 1, count - 1),
+                                 Slice(offsets, 0, 0, count - 1));
+  if (IntegerItem(Cast(LogicalAnd(All(first), All(ascend)), DType::kI64)) == 0) {
+    ThrowInvalid(kEmbeddingBag, ": expected offsets that begin at 0 and ascend, got ",
+                 offsets.ToString());
+  }
+  return offsets;
+}
+
 }  // namespace
 
 DTensor EmbeddingBag(const DTensor& table, const DTensor& ids, BagReduction reduction,
@@ -76,14 +96,11 @@ DTensor EmbeddingBag(const DTensor& table, const DTensor& ids, BagReduction redu
   return Divided(sums, Sum(Ones(table, ids, padding_id), {1}));
 }
 
-DTensor EmbeddingBagAt(const DTensor& table, const DTensor& ids, const DTensor& offsets,
+DTensor EmbeddingBagAt(const DTensor& table, const DTensor& ids, const DTensor& given_offsets,
                        BagReduction reduction, const DTensor& weights,
                        std::optional<int64_t> padding_id) {
   Check(table, ids, 1, weights);
-  internal::CheckUsable(kEmbeddingBag, offsets);
-  if (offsets.num_dims() != 1 || offsets.dtype() != DType::kI64) {
-    ThrowInvalid(kEmbeddingBag, ": expected offsets of i64 and one dim, got ", offsets.ToString());
-  }
+  const DTensor offsets = CheckedOffsets(given_offsets);
   if (IsSmall(table.dtype())) {
     const DTensor wide_weights = weights ? Cast(weights, DType::kF32) : weights;
     return Cast(

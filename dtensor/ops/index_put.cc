@@ -2,6 +2,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/constants.h"
+#include "shardmesh/dtensor/internal/rules.h"
 #include "shardmesh/dtensor/ops.h"
 #include "shardmesh/dtensor/ops/indexing.h"
 
@@ -18,8 +19,8 @@ void CheckIndices(const DTensor& x, const std::vector<DTensor>& indices) {
   }
   for (const DTensor& index : indices) {
     internal::CheckUsable(kIndexPut, index);
-    if (index.dtype() != DType::kI64)
-      ThrowInvalid(kIndexPut, ": expected indices of i64, got ", index.ToString());
+    if (index.dtype() != DType::kI64 && index.dtype() != DType::kI32)
+      ThrowInvalid(kIndexPut, ": expected indices of i64 or i32, got ", index.ToString());
   }
 }
 
@@ -28,7 +29,8 @@ DTensor PlaceOf(const DTensor& x, const std::vector<DTensor>& indices) {
   DTensor place, is_inside;
   for (size_t i = 0; i < indices.size(); ++i) {
     const auto extent = static_cast<double>(x.dim(static_cast<int>(i)));
-    const DTensor& given = indices[i];
+    const DTensor given =
+        indices[i].dtype() == DType::kI32 ? Cast(indices[i], DType::kI64) : indices[i];
     const DTensor index = Where(Compare(CompareOp::kLess, given, 0.0), Add(given, extent), given);
     const DTensor fits = LogicalAnd(Compare(CompareOp::kGreaterEqual, index, 0.0),
                                     Compare(CompareOp::kLess, index, extent));
@@ -44,6 +46,7 @@ DTensor IndexPut(const DTensor& x, const std::vector<DTensor>& indices, const DT
                  bool accumulate) {
   CheckIndices(x, indices);
   internal::CheckUsable(kIndexPut, values);
+  internal::CheckSameDType(kIndexPut, x, values);
   const DTensor place = PlaceOf(x, indices);
   Dims flat = {1}, written = place.shape(), rows = {place.shape().NumElements()};
   for (int d = 0; d < x.num_dims(); ++d) {
@@ -72,6 +75,7 @@ DTensor MaskedScatter(const DTensor& x, const DTensor& mask, const DTensor& sour
   internal::CheckUsable(kMaskedScatter, source);
   if (mask.dtype() != DType::kBool)
     ThrowInvalid(kMaskedScatter, ": expected a mask of bool, got ", mask.ToString());
+  internal::CheckSameDType(kMaskedScatter, x, source);
   const Dims shape = BroadcastShapes(x.shape(), mask.shape(), kMaskedScatter);
   const DTensor wide_mask = Expand(mask, shape);
   // Element 0 is for places that are not masked.

@@ -14,6 +14,8 @@
 namespace shardmesh {
 namespace {
 
+// Of a smaller part of its range the distribution function has too few digits to be inverted.
+constexpr double kLeastShare = 1e-9;
 constexpr char kTruncatedNormal[] = "truncated_normal", kMultinomial[] = "multinomial";
 
 void CheckNumbers(const char* op, DType dtype, const char* first_name, double first,
@@ -66,6 +68,11 @@ DTensor TruncatedNormal(const DeviceMesh& mesh, const Dims& shape, DType dtype,
   CheckNumbers(kTruncatedNormal, dtype, "mean", mean, "stddev", stddev, stddev > 0);
   CheckNumbers(kTruncatedNormal, dtype, "low", low, "high", high, low < high);
   const double begin = Phi((low - mean) / stddev), end = Phi((high - mean) / stddev);
+  if (end - begin < kLeastShare) {
+    ThrowInvalid(kTruncatedNormal, ": [", low, ", ", high, "] holds ", end - begin,
+                 " of the normal numbers of mean ", mean, " and stddev ", stddev,
+                 ", expected at least ", kLeastShare);
+  }
   const DTensor share = Uniform(mesh, shape, DType::kF64, placements, key, begin, end);
   const DTensor standard = Mul(Erfinv(Sub(Mul(share, 2.0), 1.0)), std::numbers::sqrt2);
   const DTensor x = Clamp(Add(Mul(standard, stddev), mean), low, high);
@@ -119,9 +126,12 @@ DTensor Bernoulli(const DTensor& x, RandomKey key) {
   internal::CheckUsable("bernoulli", x);
   internal::CheckFloating("bernoulli", x);
   const NoGrad no_grad(x.mesh());
-  // In f64: a probability of bf16 is compared as it is.
-  const DTensor share = UniformLike(Cast(x.Detach(), DType::kF64), key);
-  return Cast(Compare(CompareOp::kLess, share, Cast(x.Detach(), DType::kF64)), x.dtype());
+  const DTensor probability = Cast(x.Detach(), DType::kF64);  // One of bf16 is compared as it is.
+  const DTensor is_right = LogicalAnd(Compare(CompareOp::kGreaterEqual, probability, 0.0),
+                                      Compare(CompareOp::kLessEqual, probability, 1.0));
+  if (IntegerItem(Cast(All(is_right), DType::kI64)) == 0)
+    ThrowInvalid("bernoulli: expected probabilities in [0, 1] in ", x.ToString());
+  return Cast(Compare(CompareOp::kLess, UniformLike(probability, key), probability), x.dtype());
 }
 
 DTensor Multinomial(const DTensor& given, int64_t count, bool replacement, RandomKey key) {

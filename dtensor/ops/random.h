@@ -28,6 +28,7 @@ DTensor Normal(const DeviceMesh& mesh, const Dims& shape, DType dtype,
                const std::vector<Placement>& placements, RandomKey key, double mean = 0,
                double stddev = 1);
 /// Of the normal numbers those in [low, high], by the inverse of the distribution function.
+/// Errors: also if less than 1e-9 of the normal numbers are.
 DTensor TruncatedNormal(const DeviceMesh& mesh, const Dims& shape, DType dtype,
                         const std::vector<Placement>& placements, RandomKey key, double mean = 0,
                         double stddev = 1, double low = -2, double high = 2);
@@ -44,6 +45,7 @@ DTensor UniformLike(const DTensor& x, RandomKey key, double low = 0, double high
 DTensor NormalLike(const DTensor& x, RandomKey key, double mean = 0, double stddev = 1);
 
 /// 1 with the probability that x has there, else 0, in x's dtype.
+/// Errors: also for an x that is not in [0, 1], wherever it lies.
 DTensor Bernoulli(const DTensor& x, RandomKey key);
 /// `count` indices (i64) of the last dim, each with a probability in proportion to x there; with
 /// `replacement` independent of each other, else all different. The last dim is gathered if it is
