@@ -19,6 +19,7 @@
 // that the forward pass made, and a program has no place to ask for them. Local moves (a slice, the
 // summands of a replicated tensor) cost no communication and are always allowed but under kForbid,
 // which is meant for tests: nothing at all moves while it holds, in a backward pass neither.
+// What an op exchanges to compute (the sums of boxes in CumSum, the failures of a batch in Inv) and
 // FullyShard's own collectives are not moves of operands. A function that is made of several ops
 // (docs/ops.md) is looked at op by op: Var along a sharded dim needs the mean on every rank, and is
 // refused as its parts are; Redistribute its operand first.
