@@ -97,6 +97,8 @@ DTensor Add(const DTensor& a, double b);              // Not on a Partial: it is
 DTensor Sub(const DTensor& a, double b);
 DTensor Mul(const DTensor& a, double b);
 DTensor Div(const DTensor& a, double b);
+DTensor Sub(double a, const DTensor& b);
+DTensor Div(double a, const DTensor& b);  // Floating dtypes; rounded once.
 /// At a == b the gradient is 0, as that of Relu.
 DTensor Maximum(const DTensor& a, double b);
 DTensor Minimum(const DTensor& a, double b);
@@ -108,6 +110,10 @@ inline DTensor operator+(const DTensor& a, double b) { return Add(a, b); }
 inline DTensor operator-(const DTensor& a, double b) { return Sub(a, b); }
 inline DTensor operator*(const DTensor& a, double b) { return Mul(a, b); }
 inline DTensor operator/(const DTensor& a, double b) { return Div(a, b); }
+inline DTensor operator+(double a, const DTensor& b) { return Add(b, a); }
+inline DTensor operator-(double a, const DTensor& b) { return Sub(a, b); }
+inline DTensor operator*(double a, const DTensor& b) { return Mul(b, a); }
+inline DTensor operator/(double a, const DTensor& b) { return Div(a, b); }
 inline DTensor operator-(const DTensor& x) { return Neg(x); }
 /// Bool result, not differentiable.
 DTensor Compare(CompareOp op, const DTensor& a, const DTensor& b);
@@ -130,6 +136,20 @@ void AddInPlace(const DTensor& a, const DTensor& b);
 void MulInPlace(const DTensor& a, double b);
 void FillInPlace(const DTensor& a, double value);
 void CopyInPlace(const DTensor& target, const DTensor& source);
+// Every handle of the tensor sees the sum, as in PyTorch; unlike there, a tensor that needs a
+// gradient is refused: write x = x + y.
+inline const DTensor& operator+=(const DTensor& a, const DTensor& b) {
+  AddInPlace(a, b);
+  return a;
+}
+inline const DTensor& operator-=(const DTensor& a, const DTensor& b) {
+  AddInPlace(a, Neg(b));
+  return a;
+}
+inline const DTensor& operator*=(const DTensor& a, double b) {
+  MulInPlace(a, b);
+  return a;
+}
 
 // ---- reductions (ops/sum_extremum.cc) -----------------------------------------------------------
 // Over `dims` (-1 is the last), or all if empty; `keepdim` leaves extents of 1. Where a reduced dim

@@ -27,6 +27,7 @@ ElementwiseParams ParamsOf(ElementwiseOp op) {
       {ElementwiseOp::kRoundDecimals, {1}},
       {ElementwiseOp::kNanToNum, {1, 2, 3}},
       {ElementwiseOp::kClampScalar, {-1.1, 1.3}},
+      {ElementwiseOp::kNumberOver, {-2.5}},
       {ElementwiseOp::kPowScalar, {3}},
       {ElementwiseOp::kLogit, {0.05}},
       {ElementwiseOp::kLeakyRelu, {0.1}},

@@ -185,6 +185,7 @@ DTensor Apply(ElementwiseOp op, std::initializer_list<const DTensor*> operands,
 
 // ---- rows with parameters -----------------------------------------------------------------------
 
+DTensor Div(double a, const DTensor& b) { return Apply(ElementwiseOp::kNumberOver, {&b}, {a}); }
 DTensor Round(const DTensor& x, int decimals) {
   if (decimals == 0) return Round(x);
   return Apply(ElementwiseOp::kRoundDecimals, {&x}, {static_cast<double>(decimals)});

@@ -153,6 +153,9 @@ DTensor Add(const DTensor& a, double b) {
 
 DTensor Sub(const DTensor& a, double b) { return Add(a, -b); }
 
+// -b is exact, so that this is rounded once.
+DTensor Sub(double a, const DTensor& b) { return Add(Neg(b), a); }
+
 DTensor Mul(const DTensor& a, double b) {
   // Summands of either sign times an infinity would be infinities whose sum is nan.
   ScalarCall c(kMulScalar, BinaryOp::kMul, a, b, /*linear=*/std::isfinite(b));

@@ -30,6 +30,7 @@ std::vector<NamedRow> Rows() {
 #define SHARDMESH_TERNARY(Function, ...) \
   {ElementwiseOp::k##Function, [](Operands o) { return Function(o[0], o[1], o[2]); }},
 #include "shardmesh/tensor/elementwise_ops.inc"
+      {ElementwiseOp::kNumberOver, [](Operands o) { return -2.5 / o[0]; }},
       {ElementwiseOp::kRoundDecimals, [](Operands o) { return Round(o[0], 1); }},
       {ElementwiseOp::kNanToNum, [](Operands o) { return NanToNum(Log(o[0]), 3.5, 7, -9); }},
       {ElementwiseOp::kClampScalar, [](Operands o) { return Clamp(o[0], -0.5, 1); }},
