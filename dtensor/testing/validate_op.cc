@@ -90,7 +90,7 @@ Expected OnOneRank(const OpCase& op_case) {
 
 std::vector<ReduceOp> PartialsOf(DType dtype) {
   if (dtype == DType::kBool) return {};  // Cannot be reduced.
-  return {ReduceOp::kSum, ReduceOp::kMax};
+  return {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
 }
 
 std::vector<Combination> Combinations(const OpCase& op_case, const Expected& expected,

@@ -36,10 +36,10 @@ struct OpCase {
 /// or where a rank throws.
 ///
 /// Meshes have 2 to 6 ranks and one axis of size 1. Operands come in all layouts, split orders and
-/// Partials (sum of large random summands, maximum); upstream gradients in all layouts; some
-/// gradients go into sinks; some operands want none. Combinations beyond a limit are sampled, the
-/// same ones in every run; SHARDMESH_VALIDATOR_COMBINATIONS=1000000 takes them all. Extents should
-/// be few, and not multiples of the ranks: at least one of 5 and one of 3.
+/// Partials (sum of large random summands, minimum, maximum, product); upstream gradients in all
+/// layouts; some gradients go into sinks; some operands want none. Combinations beyond a limit are
+/// sampled, the same ones in every run; SHARDMESH_VALIDATOR_COMBINATIONS=1000000 takes them all.
+/// Extents should be few, and not multiples of the ranks: at least one of 5 and one of 3.
 void ValidateOp(const OpCase& op_case);
 
 /// A GoogleTest of one case.
