@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Builds, runs and tests this project in a copy outside of Shardmesh's tree, as a user
-# would. Usage: tests/consumer/run.sh [flags of bazel run]
+# would, but at -O0: compiling is what takes the time.
+# Usage: tests/consumer/run.sh [flags of bazel run]
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
@@ -19,5 +20,5 @@ cp -r "$here"/. "$copy"
 cd "$copy"
 sed -i "s|path = \"../..\"|path = \"$root\"|" WORKSPACE
 grep -q "path = \"$root\"" WORKSPACE
-"$root/bazelw" run "$@" //:consumer
-"$root/bazelw" test --test_output=errors "$@" //:row_scale_test
+"$root/bazelw" run -c fastbuild "$@" //:consumer
+"$root/bazelw" test -c fastbuild --test_output=errors "$@" //:row_scale_test
