@@ -7,8 +7,7 @@
 // `new_length_ms_per_layer` = (time of forward and backward of a Llama of two layers with a
 // sequence length that is new - time of the same step again) / 2, on rank 0, median of all lengths.
 // `bytes_per_shape` = growth of the resident set / shapes, over the second half of the shapes.
-// `of_memcpy` = time of an all-to-all of all ranks / time to copy its bytes once, by as many threads
-// as there are cores.
+// `of_memcpy` = time of an all-to-all of all ranks / time to copy its bytes, one thread a core.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
