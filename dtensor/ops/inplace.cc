@@ -23,7 +23,8 @@ void CheckWritable(const char* op, const DTensor& a) {
   }
   if (a.RequiresGrad() && a.impl()->runtime->grad_enabled) {
     Throw(absl::StatusCode::kFailedPrecondition, op, ": ", a.ToString(),
-          " requires a gradient; in-place ops are not recorded (write a = a + b, or use NoGrad)");
+          " requires a gradient; in-place ops are not recorded (use the op that returns a new "
+          "tensor, or NoGrad)");
   }
 }
 
@@ -33,8 +34,8 @@ void CheckOperands(const char* op, const DTensor& a, const DTensor& b) {
   internal::CheckTogether(op, a, b);
   if (b.RequiresGrad() && a.impl()->runtime->grad_enabled) {
     Throw(absl::StatusCode::kFailedPrecondition, op, ": ", b.ToString(),
-          " requires a gradient, which would be lost, as in-place ops are not recorded (write "
-          "a = a + b, or use Detach or NoGrad)");
+          " requires a gradient, which would be lost, as in-place ops are not recorded (use "
+          "the op that returns a new tensor, or Detach or NoGrad)");
   }
 }
 
