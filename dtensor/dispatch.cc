@@ -110,6 +110,7 @@ const Decision& OpCall::DecideAnew(absl::FunctionRef<OpRule()> make_rule) {
   Decision decision = {
       Propagate(op_.name, op_rule.rule, std::span<const Layout>(layouts.data(), layouts.size()),
                 op_rule.output_shapes, price, bound),
+      std::move(layouts),
       /*has_small_summands=*/false,
       {}};
   for (size_t i = 0; i < operands_.size(); ++i) {

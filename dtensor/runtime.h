@@ -72,6 +72,7 @@ bool HoldsSummands(const Layout& layout);
 
 struct Decision {
   Propagation propagation;
+  absl::InlinedVector<Layout, 4> operands;     ///< As given: their ids are part of the key.
   bool has_small_summands = false;             ///< Some operand of a small dtype comes as summands.
   absl::InlinedVector<Dims, 2> output_shapes;  ///< Of this rank's box of each result.
   mutable bool was_warned_of = false;          ///< Under ReshardPolicy::kWarn.
@@ -81,7 +82,7 @@ struct Decision {
 class Runtime {
  public:
   /// Bound on each cache; a full one is emptied (every new sequence length is a new layout).
-  static constexpr size_t kMaxCacheEntries = 1 << 16;
+  static constexpr size_t kMaxCacheEntries = 1 << 14;
 
   static Runtime& Of(const DeviceMesh& mesh) { return mesh.locals().Get<Runtime>(); }
 

@@ -2,12 +2,14 @@
 #include "shardmesh/placement/layout.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <mutex>
 #include <ostream>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
@@ -17,21 +19,54 @@
 
 namespace shardmesh {
 
-/// All layouts of the process. Nothing is ever removed, so that a pointer is an identity.
+/// All layouts of the process: a pointer is an identity while a handle is alive. Those without
+/// handles are freed when the table has doubled, so the cost of looking is a constant per layout.
 class LayoutTable {
  public:
-  static Layout Intern(Layout::Data data) {
+  static LayoutTable& Get() {
     static LayoutTable* const table = new LayoutTable;
-    const std::lock_guard lock(table->mutex_);
-    auto found = table->layouts_.find(&data);
-    if (found == table->layouts_.end()) {
-      found =
-          table->layouts_.insert(std::make_unique<Layout::Data>(std::move(data)).release()).first;
+    return *table;
+  }
+
+  Layout Intern(Layout::Data data) {
+    const std::lock_guard lock(mutex_);
+    auto found = layouts_.find(&data);
+    if (found == layouts_.end()) {
+      if (layouts_.size() >= next_sweep_) Sweep();
+      found = layouts_.insert(std::make_unique<Interned>(std::move(data)).release()).first;
     }
-    return Layout(*found);
+    return Layout(static_cast<const Interned*>(*found));  // Counted before anyone can sweep.
+  }
+
+  size_t size() {
+    const std::lock_guard lock(mutex_);
+    return layouts_.size();
   }
 
  private:
+  using Interned = Layout::Interned;
+  static constexpr size_t kFirstSweep = 4096;
+
+  // Handles that are destroyed are counted first. Then as many made ones prove that at the moment
+  // between there was none; and there is none later, as handles are made of handles, or under the
+  // mutex.
+  static bool HasHandles(const Interned& layout) {
+    uint64_t dropped = 0, made = 0;
+    for (const auto& line : layout.counts) dropped += line.dropped.load(std::memory_order_acquire);
+    for (const auto& line : layout.counts) made += line.made.load(std::memory_order_relaxed);
+    return made != dropped;
+  }
+
+  void Sweep() {
+    std::vector<std::unique_ptr<const Interned>> unused;
+    for (const Layout::Data* data : layouts_) {
+      const auto* layout = static_cast<const Interned*>(data);
+      if (!HasHandles(*layout)) unused.emplace_back(layout);
+    }
+    for (const auto& layout : unused) layouts_.erase(layout.get());
+    next_sweep_ = std::max(kFirstSweep, 2 * layouts_.size());
+  }
+
   struct Hash {
     size_t operator()(const Layout::Data* a) const {
       return absl::HashOf(a->mesh, a->placements, a->shape, a->splits);
@@ -45,8 +80,42 @@ class LayoutTable {
   };
 
   std::mutex mutex_;
-  absl::flat_hash_set<const Layout::Data*, Hash, Equal> layouts_;
+  absl::flat_hash_set<const Layout::Data*, Hash, Equal> layouts_;  // Interned ones.
+  size_t next_sweep_ = kFirstSweep;
 };
+
+/// A thread's line of counters, for as long as the thread lives. Who takes it next sees all that
+/// was counted there.
+class Layout::LineOwner {
+ public:
+  LineOwner() {
+    unsigned free = free_.load(std::memory_order_relaxed);
+    while (free != 0) {
+      const auto line = static_cast<unsigned>(std::countr_zero(free));
+      if (!free_.compare_exchange_weak(free, free & ~(1u << line), std::memory_order_acquire,
+                                       std::memory_order_relaxed))
+        continue;
+      line_ = line;
+      return;
+    }
+    line_ = kSharedLine;
+  }
+  ~LineOwner() {
+    const unsigned line = std::exchange(line_, kSharedLine);  // For handles that die later.
+    if (line < kOwnLines) free_.fetch_or(1u << line, std::memory_order_acq_rel);
+  }
+
+ private:
+  static inline constinit std::atomic<unsigned> free_ = (1u << kOwnLines) - 1;
+};
+
+void Layout::CountShared(std::atomic<uint64_t> Counts::*counter) const {
+  if (line_ == kUnknownLine) {
+    static thread_local const LineOwner owner;
+    if (line_ < kOwnLines) return Count(counter);
+  }
+  (data_->counts[kSharedLine].*counter).fetch_add(1, std::memory_order_release);
+}
 
 namespace {
 
@@ -154,7 +223,7 @@ Layout Layout::Make(const MeshShape& mesh, std::span<const Placement> placements
     data.fully_replicated = data.fully_replicated && placement.IsReplicate();
     data.has_partial = data.has_partial || placement.IsPartial();
   }
-  return LayoutTable::Intern(std::move(data));
+  return LayoutTable::Get().Intern(std::move(data));
 }
 
 Layout Layout::Make(const MeshShape& mesh, std::initializer_list<Placement> placements,
@@ -166,6 +235,8 @@ Layout Layout::Make(const MeshShape& mesh, std::initializer_list<Placement> plac
 Layout Layout::Replicated(const MeshShape& mesh, const Dims& global_shape) {
   return Make(mesh, Placements(mesh.num_axes(), Replicate()), global_shape);
 }
+
+size_t Layout::NumInterned() { return LayoutTable::Get().size(); }
 
 AxisList Layout::SplitOrder() const {
   AxisList order;

@@ -10,6 +10,9 @@
 #ifndef SHARDMESH_PLACEMENT_LAYOUT_H_
 #define SHARDMESH_PLACEMENT_LAYOUT_H_
 
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
 #include <span>
@@ -31,12 +34,27 @@ using Placements = absl::InlinedVector<Placement, 4>;
 using AxisList = absl::InlinedVector<int, 4>;
 
 /// An interned, immutable handle of one pointer: equal layouts are the same pointer. `==` and hash
-/// use only the pointer, and copies cost nothing. Interned layouts live as long as the process.
-/// Thread-safe.
+/// use only the pointer. A copy adds to a counter of the thread, a move costs nothing. A layout
+/// that has no handle any more is freed some time later. Thread-safe.
 class Layout {
  public:
   /// An undefined layout; only `==`, bool and assignment are allowed.
   Layout() = default;
+  Layout(const Layout& other) : data_(other.data_) {
+    if (data_ != nullptr) Count(&Counts::made);
+  }
+  Layout(Layout&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  Layout& operator=(const Layout& other) {
+    if (data_ != other.data_) Layout(other).Swap(*this);
+    return *this;
+  }
+  Layout& operator=(Layout&& other) noexcept {
+    Swap(other);
+    return *this;
+  }
+  ~Layout() {
+    if (data_ != nullptr) Count(&Counts::dropped);
+  }
 
   /// A layout whose axes split each dim in mesh order. Negative shard dims count from the last.
   ///
@@ -104,9 +122,19 @@ class Layout {
   friend H AbslHashValue(H h, const Layout& layout) {
     return H::combine(std::move(h), layout.data_);
   }
+  /// Of no other layout while a handle of this one is alive: whoever keeps it keeps a handle too.
   const void* id() const { return data_; }
+  /// Layouts of the process that are not freed yet, with or without handles.
+  static size_t NumInterned();
 
  private:
+  /// Handles that were made and destroyed, in one line of memory per thread that counts: ranks that
+  /// use one layout do not wait for each other. The last line is for threads that came too late to
+  /// have one of their own.
+  struct alignas(64) Counts {
+    std::atomic<uint64_t> made = 0, dropped = 0;
+  };
+  static constexpr unsigned kOwnLines = 7, kSharedLine = kOwnLines, kUnknownLine = kOwnLines + 1;
   struct Data {
     MeshShape mesh;
     Placements placements;
@@ -115,10 +143,25 @@ class Layout {
     bool fully_replicated = true;
     bool has_partial = false;
   };
+  struct Interned : Data {
+    explicit Interned(Data data) : Data(std::move(data)) {}
+    mutable std::array<Counts, kOwnLines + 1> counts;
+  };
   friend class LayoutTable;
-  explicit Layout(const Data* data) : data_(data) {}
+  explicit Layout(const Interned* data) : data_(data) { Count(&Counts::made); }
 
-  const Data* data_ = nullptr;
+  // The release lets whoever finds that all handles are destroyed free what they have read.
+  void Count(std::atomic<uint64_t> Counts::*counter) const {
+    if (line_ >= kOwnLines) return CountShared(counter);
+    std::atomic<uint64_t>& count = data_->counts[line_].*counter;
+    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  void CountShared(std::atomic<uint64_t> Counts::*counter) const;
+  void Swap(Layout& other) noexcept { std::swap(data_, other.data_); }
+
+  class LineOwner;
+  static inline constinit thread_local unsigned line_ = kUnknownLine;
+  const Interned* data_ = nullptr;
 };
 
 std::ostream& operator<<(std::ostream& out, const Layout& layout);

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/placement/layout.h"
 
+#include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "shardmesh/base/error.h"
 
@@ -248,6 +253,83 @@ TEST(Layout, CoordinatesOutsideTheMeshAreRefused) {
             "coordinate (2, 0) is not in the mesh [dp=2, tp=3]");
   EXPECT_EQ(MessageOf([&] { layout.LocalBox({1}); }),
             "coordinate (1) is not in the mesh [dp=2, tp=3]");
+}
+
+TEST(Layout, OnesWithoutHandlesAreFreed) {
+  // Every new sequence length is a new layout.
+  const size_t before = Layout::NumInterned();
+  std::vector<Layout> kept;
+  size_t most = 0;
+  for (int64_t n = 1; n <= 100'000; ++n) {
+    Layout layout = Layout::Make(kMesh, {Shard(0), Replicate()}, {n, 3});
+    if (n % 1000 == 0) kept.push_back(layout);
+    most = std::max(most, Layout::NumInterned());
+  }
+  EXPECT_LE(most - before, 8192u);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const auto n = static_cast<int64_t>(i + 1) * 1000;
+    EXPECT_EQ(kept[i].ToString(), absl::StrCat("[", n, ",3] [S(0), R] @ [dp=2, tp=3]"));
+    EXPECT_EQ(kept[i], Layout::Make(kMesh, {Shard(0), Replicate()}, {n, 3}));
+  }
+}
+
+TEST(Layout, HandlesCountThroughCopiesMovesAndAssignments) {
+  const auto make = [](int64_t n) { return Layout::Make(kMesh, {Shard(0), Partial()}, {n, 11}); };
+  const auto sweep = [] {  // Makes so many that those without handles are freed.
+    for (int64_t n = 0; n < 50'000; ++n) Layout::Make(kMesh, {Replicate(), Shard(1)}, {n, 5});
+  };
+  Layout a = make(1), b = make(2), empty;
+  const Layout copy = a;
+  a = b;  // The first one is left to `copy`.
+  Layout moved = std::move(b);
+  b = std::move(moved);  // Swapped with nothing.
+  moved = b;
+  Layout& self = moved;
+  moved = self;
+  moved = std::move(self);
+  empty = copy;
+  empty = Layout();
+  std::vector<Layout> many(7, a);
+  many.erase(many.begin(), many.begin() + 6);
+  a = Layout();
+  sweep();
+  EXPECT_EQ(copy, make(1));
+  EXPECT_EQ(copy.ToString(), "[1,11] [S(0), P(sum)] @ [dp=2, tp=3]");
+  EXPECT_EQ(many[0], make(2));
+  EXPECT_EQ(many[0], b);
+  EXPECT_FALSE(a);
+  EXPECT_FALSE(empty);
+}
+
+TEST(Layout, ThreadsMayPassHandlesToEachOther) {
+  // Each thread makes layouts that others make too, and drops what another one has made, while
+  // those without handles are freed.
+  constexpr int kThreads = 11;  // More than have counters of their own.
+  std::mutex mutex;
+  std::vector<std::pair<int64_t, Layout>> shared(kThreads);
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t i = 0; i < 10'000; ++i) {
+        const int64_t n = i * (1 + t % 2);
+        Layout layout = Layout::Make(kMesh, {Shard(1), Replicate()}, {n, 7});
+        Layout again = layout;
+        std::pair<int64_t, Layout> taken = {n, std::move(again)};
+        {
+          const std::lock_guard lock(mutex);
+          std::swap(taken, shared[(t + i) % kThreads]);
+        }
+        const auto [extent, theirs] = taken;
+        taken.second = Layout();
+        if (theirs && theirs.global_shape() != Dims{extent, 7}) ++wrong;
+        if (theirs && theirs != Layout::Make(kMesh, {Shard(1), Replicate()}, {extent, 7})) ++wrong;
+        if (layout.global_shape() != Dims{n, 7}) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace

@@ -3,7 +3,11 @@
 
 namespace shardmesh {
 
-PlanCache::Entry::Entry(Plan plan) : plan_(std::move(plan)), transfers_(plan_.steps.size()) {}
+PlanCache::Entry::Entry(Layout from, Layout to, Plan plan)
+    : from_(std::move(from)),
+      to_(std::move(to)),
+      plan_(std::move(plan)),
+      transfers_(plan_.steps.size()) {}
 
 const RankTransfers& PlanCache::Entry::TransfersOf(size_t step, const Coord& coord) {
   if (coord_ != coord) {
@@ -20,7 +24,8 @@ const RankTransfers& PlanCache::Entry::TransfersOf(size_t step, const Coord& coo
 
 const std::shared_ptr<PlanCache::Entry>& PlanCache::Add(const Layout& from, const Layout& to,
                                                         int64_t element_bytes) {
-  auto entry = std::make_shared<Entry>(MakePlan(from, to, {.element_bytes = element_bytes}));
+  auto entry =
+      std::make_shared<Entry>(from, to, MakePlan(from, to, {.element_bytes = element_bytes}));
   if (entries_.size() >= max_entries_) entries_.clear();
   return entries_.emplace(Key{from.id(), to.id(), element_bytes}, std::move(entry)).first->second;
 }

@@ -25,7 +25,7 @@ class PlanCache {
   /// Holds as long as someone has it, whatever becomes of the cache.
   class Entry {
    public:
-    explicit Entry(Plan plan);
+    Entry(Layout from, Layout to, Plan plan);
 
     const Plan& plan() const { return plan_; }
     /// Transfers of step `step`, an all-to-all, for the rank at `coord`; kept for the coordinate
@@ -33,6 +33,7 @@ class PlanCache {
     const RankTransfers& TransfersOf(size_t step, const Coord& coord);
 
    private:
+    Layout from_, to_;  // Their ids are the key.
     Plan plan_;
     Coord coord_;
     std::vector<std::unique_ptr<const RankTransfers>> transfers_;

@@ -19,7 +19,7 @@ namespace shardmesh::internal {
 struct DTensorImpl {
   DTensorImpl(DeviceMesh mesh, Layout layout, Tensor local, Runtime* runtime)
       : mesh(std::move(mesh)),
-        layout(layout),
+        layout(std::move(layout)),
         local(std::move(local)),
         runtime(runtime),
         dtype(this->local.dtype()) {}

@@ -30,7 +30,7 @@ namespace internal {
 /// last handle of the tensor for as long as a graph can deliver to it.
 struct Leaf {
   Leaf(std::weak_ptr<DTensorImpl> tensor, Layout layout, DType dtype)
-      : tensor(std::move(tensor)), layout(layout), dtype(dtype) {}
+      : tensor(std::move(tensor)), layout(std::move(layout)), dtype(dtype) {}
 
   std::weak_ptr<DTensorImpl> tensor;
   Layout layout;
