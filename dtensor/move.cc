@@ -131,11 +131,12 @@ Communicator& GroupOf(const DeviceMesh& mesh, const AxisList& axes) {
 
 Tensor ViewOfBox(const Tensor& local, const Box& outer, const Box& box) {
   const Box within = Relative(box, outer);
-  Tensor view = local;
+  int64_t offset = local.offset();
   for (int d = 0; d < within.num_dims(); ++d) {
-    view = view.Narrow(d, within.begin[d], within.end[d] - within.begin[d]);
+    // An empty view must not point past the end.
+    if (!within.IsEmpty()) offset += within.begin[d] * local.strides()[d];
   }
-  return view;
+  return local.AsStrided(within.Extents(), local.strides(), offset);
 }
 
 AllGatherItem GatherItem(const DeviceMesh& mesh, const Step& step, const Tensor& local,
