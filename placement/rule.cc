@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
@@ -70,20 +71,32 @@ class Parser {
       for (size_t i = 1; i < words.size(); ++i)
         rule_.factors[FactorIndex(words[i], false)].whole = true;
     } else if (words[0] == "linear" && words.size() > 1) {
-      uint32_t set = 0;
-      for (size_t i = 1; i < words.size(); ++i) {
-        size_t operand = 0;
-        if (!absl::SimpleAtoi(words[i], &operand) || operand >= rule_.inputs.size()) {
-          Fail("'", words[i], "' is not an operand");
-        }
-        set |= 1u << operand;
+      rule_.linear.push_back(Set(std::span(words).subspan(1)));
+    } else if (words[0] == "pass" && words.size() > 2) {
+      if (words[1] == "all") {
+        rule_.PassAll(Set(std::span(words).subspan(2)));
+        return;
       }
-      rule_.linear.push_back(set);
+      const bool changes = !absl::ascii_isdigit(static_cast<unsigned char>(words[2][0]));
+      if (changes && words.size() == 3) Fail("unknown clause '", clause, "'");
+      rule_.Pass(Reduction(words[1]), Reduction(words[changes ? 2 : 1]),
+                 Set(std::span(words).subspan(changes ? 3 : 2)));
     } else if (words[0] == "reduce" && words.size() == 2) {
       rule_.reduction = Reduction(words[1]);
     } else {
       Fail("unknown clause '", clause, "'");
     }
+  }
+
+  uint32_t Set(std::span<const std::string> words) {
+    uint32_t set = 0;
+    for (const std::string& word : words) {
+      size_t operand = 0;
+      if (!absl::SimpleAtoi(word, &operand) || operand >= rule_.inputs.size())
+        Fail("'", word, "' is not an operand");
+      set |= 1u << operand;
+    }
+    return set;
   }
 
   ReduceOp Reduction(const std::string& word) {
@@ -105,10 +118,18 @@ std::string TensorToString(const Rule& rule, const Rule::FactorOfDim& dims) {
 
 // The choice for one mesh axis.
 struct Choice {
-  enum class Kind { kShard, kLinear, kReplicate };
+  enum class Kind { kShard, kPass, kReplicate };
   Kind kind;
-  int index;  // The factor, or the index in rule.linear.
+  int index;  // The factor, or the index in Passages.
 };
+
+// Those of sums first.
+std::vector<Rule::Passage> Passages(const Rule& rule) {
+  std::vector<Rule::Passage> passages;
+  for (const uint32_t set : rule.linear) passages.push_back({set, ReduceOp::kSum, ReduceOp::kSum});
+  passages.insert(passages.end(), rule.passages.begin(), rule.passages.end());
+  return passages;
+}
 
 int DimOf(const Rule::FactorOfDim& dims, int factor) {
   auto found = std::find(dims.begin(), dims.end(), factor);
@@ -139,6 +160,7 @@ class Propagator {
              std::span<const Dims> output_shapes, const MovePrice& price, const MoveBound& bound)
       : op_(op),
         rule_(rule),
+        passages_(Passages(rule)),
         inputs_(inputs),
         output_shapes_(output_shapes),
         price_(price),
@@ -214,13 +236,13 @@ class Propagator {
         }
         if (plausible) choices.push_back({Choice::Kind::kShard, static_cast<int>(factor)});
       }
-      for (size_t set = 0; set < rule_.linear.size(); ++set) {
+      for (size_t p = 0; p < passages_.size(); ++p) {
         bool plausible = false;
         for (size_t i = 0; i < inputs_.size(); ++i) {
-          plausible |=
-              ((rule_.linear[set] >> i) & 1u) != 0 && inputs_[i].placement(axis) == Partial();
+          plausible |= ((passages_[p].operands >> i) & 1u) != 0 &&
+                       inputs_[i].placement(axis) == Partial(passages_[p].from);
         }
-        if (plausible) choices.push_back({Choice::Kind::kLinear, static_cast<int>(set)});
+        if (plausible) choices.push_back({Choice::Kind::kPass, static_cast<int>(p)});
       }
     }
     choices.push_back({Choice::Kind::kReplicate, 0});
@@ -233,8 +255,10 @@ class Propagator {
         const int dim = DimOf(rule_.inputs[input], choice.index);
         return dim < 0 ? Replicate() : Shard(dim);
       }
-      case Choice::Kind::kLinear:
-        return ((rule_.linear[choice.index] >> input) & 1u) != 0 ? Partial() : Replicate();
+      case Choice::Kind::kPass: {
+        const Rule::Passage& passage = passages_[choice.index];
+        return ((passage.operands >> input) & 1u) != 0 ? Partial(passage.from) : Replicate();
+      }
       case Choice::Kind::kReplicate:
         break;
     }
@@ -247,8 +271,8 @@ class Propagator {
         const int dim = DimOf(rule_.outputs[output], choice.index);
         return dim < 0 ? Partial(rule_.reduction) : Shard(dim);
       }
-      case Choice::Kind::kLinear:
-        return Partial();
+      case Choice::Kind::kPass:
+        return Partial(passages_[choice.index].to);
       case Choice::Kind::kReplicate:
         break;
     }
@@ -388,14 +412,23 @@ class Propagator {
 
   // A layout cannot have different Partial ops.
   bool MixesOps(const std::vector<Choice>& chosen) const {
-    bool sum = false, other = false;
-    for (const Choice& choice : chosen) {
-      for (size_t i = 0; i < rule_.outputs.size(); ++i) {
-        const Placement placement = OutputPlacement(choice, i);
-        if (placement.IsPartial()) (placement.op() == ReduceOp::kSum ? sum : other) = true;
+    const auto mixes = [&](const auto& placement_of) {
+      std::optional<ReduceOp> op;
+      for (const Choice& choice : chosen) {
+        const Placement placement = placement_of(choice);
+        if (!placement.IsPartial()) continue;
+        if (op && *op != placement.op()) return true;
+        op = placement.op();
       }
+      return false;
+    };
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (mixes([&](const Choice& choice) { return InputPlacement(choice, i); })) return true;
     }
-    return sum && other;
+    for (size_t i = 0; i < rule_.outputs.size(); ++i) {
+      if (mixes([&](const Choice& choice) { return OutputPlacement(choice, i); })) return true;
+    }
+    return false;
   }
 
   int NumSharded(const std::vector<Choice>& chosen) const {
@@ -473,6 +506,7 @@ class Propagator {
 
   std::string op_;
   const Rule& rule_;
+  const std::vector<Rule::Passage> passages_;
   std::span<const Layout> inputs_;
   std::span<const Dims> output_shapes_;
   const MovePrice& price_;
@@ -489,6 +523,21 @@ class Propagator {
 
 Rule Rule::Parse(std::string_view text) { return Parser(text).Run(); }
 
+Rule& Rule::PassAll(uint32_t set) {
+  linear.push_back(set);
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) Pass(op, set);
+  return *this;
+}
+
+Rule& Rule::Pass(ReduceOp from, ReduceOp to, uint32_t set) {
+  if (from == ReduceOp::kSum && to == ReduceOp::kSum) {
+    linear.push_back(set);
+  } else {
+    passages.push_back({set, from, to});
+  }
+  return *this;
+}
+
 std::string Rule::ToString() const {
   const auto side = [&](const std::vector<FactorOfDim>& tensors) {
     return absl::StrJoin(tensors, ", ", [&](std::string* out, const FactorOfDim& dims) {
@@ -501,11 +550,25 @@ std::string Rule::ToString() const {
     if (factor.whole) absl::StrAppend(&whole, " ", factor.name);
   }
   if (!whole.empty()) absl::StrAppend(&text, "; whole", whole);
-  for (uint32_t set : linear) {
-    absl::StrAppend(&text, "; linear");
+  const auto append = [&](std::string_view clause, uint32_t set) {
+    absl::StrAppend(&text, "; ", absl::string_view(clause.data(), clause.size()));
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (((set >> i) & 1u) != 0) absl::StrAppend(&text, " ", i);
     }
+  };
+  // A set through which all reductions pass.
+  const auto passes_all = [&](uint32_t set) {
+    int others = 0;
+    for (const Passage& passage : passages)
+      others += passage.operands == set && passage.from == passage.to ? 1 : 0;
+    return others == 3 && std::find(linear.begin(), linear.end(), set) != linear.end();
+  };
+  for (const uint32_t set : linear) append(passes_all(set) ? "pass all" : "linear", set);
+  for (const Passage& passage : passages) {
+    if (passage.from == passage.to && passes_all(passage.operands)) continue;
+    std::string clause = absl::StrCat("pass ", std::string(Name(passage.from)));
+    if (passage.to != passage.from) absl::StrAppend(&clause, " ", std::string(Name(passage.to)));
+    append(clause, passage.operands);
   }
   if (reduction != ReduceOp::kSum) {
     absl::StrAppend(&text, "; reduce ", std::string(Name(reduction)));

@@ -7,14 +7,15 @@
 //
 // Sharding factor b, m or n shards the operands and results that have it. Sharding k, which no
 // result has, makes the result Partial. `linear 0`: if the first operand is Partial and the second
-// replicated, the result is Partial; `linear 1` is the same for the second operand.
+// replicated, the result is Partial; `linear 1` is the same for the second operand. `pass max 0 1`:
+// if both are Partial(max), so is the result; `pass max min 0`: a Partial(max) becomes one of min.
 //
 // A rule allows these choices for each mesh axis:
 //
 //   | choice          | operands that have / lack it       | results that have / lack it      |
 //   |-----------------|------------------------------------|----------------------------------|
 //   | shard factor f  | Shard(dim of f) / Replicate        | Shard(dim of f) / Partial(reduction) |
-//   | pass Partial    | Partial(sum) if in the set / Replicate | Partial(sum)                 |
+//   | pass Partial    | Partial(op) if in the set / Replicate | Partial(op)                   |
 //   | replicate       | Replicate                          | Replicate                        |
 #ifndef SHARDMESH_PLACEMENT_RULE_H_
 #define SHARDMESH_PLACEMENT_RULE_H_
@@ -53,12 +54,25 @@ struct Rule {
   /// The reduction that combines results when a factor that they do not have is sharded.
   ReduceOp reduction = ReduceOp::kSum;
   /// Sets of operands, as bits, in which the op is jointly linear while the other operands are
-  /// fixed.
+  /// fixed: sums pass through it.
   std::vector<uint32_t> linear;
+  /// Other reductions that pass: op(reduction `from` of the operands of the set) = reduction `to`
+  /// of op(them), while the other operands are fixed, also where a rank has the identity of `from`.
+  struct Passage {
+    uint32_t operands;
+    ReduceOp from, to;
+  };
+  std::vector<Passage> passages;
+
+  /// The op only moves elements of the operands of `set`, all alike: every reduction passes.
+  Rule& PassAll(uint32_t set);
+  /// `op` passes through the operands of `set`.
+  Rule& Pass(ReduceOp op, uint32_t set) { return Pass(op, op, set); }
+  Rule& Pass(ReduceOp from, ReduceOp to, uint32_t set);
 
   /// "operand, operand -> result, result; clause; ...". A tensor is a list of factor names, with
   /// '.' for a dim that is not shardable. Clauses: `whole f g`, `linear 0 1` (one set per clause),
-  /// `reduce max`.
+  /// `pass max 0 1`, `pass max min 0`, `pass all 0`, `reduce max`.
   /// Errors: throws Error(kInvalidArgument) with the text and the part that is wrong.
   static Rule Parse(std::string_view text);
   std::string ToString() const;

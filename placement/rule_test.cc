@@ -30,7 +30,9 @@ TEST(Rule, ReadsAndPrintsItsText) {
   for (const char* text :
        {"b m k, b k n -> b m n; linear 0; linear 1", "i j, i j -> i j; linear 0 1", "i j -> i",
         "i j -> i; reduce max", "b s -> b s; whole s", "v h, b s -> b s h; linear 0", "i j -> i .",
-        "i -> i, i", "a b c d -> a b c d; whole b d; linear 0; reduce min", "i . -> i"}) {
+        "i -> i, i", "a b c d -> a b c d; whole b d; linear 0; reduce min", "i . -> i",
+        "i, i -> i; linear 0; pass max 0 1; pass min max 1", "i j -> j i; pass all 0",
+        "i, i, i -> i; linear 0; pass all 1 2; pass product 0; reduce max"}) {
     const Rule rule = Rule::Parse(text);
     EXPECT_EQ(rule.ToString(), text);
     EXPECT_EQ(Rule::Parse(rule.ToString()).ToString(), text);
@@ -53,6 +55,12 @@ TEST(Rule, NamesWhatIsWrongInItsText) {
                                          {"i -> i; linear 1", "'1'"},
                                          {"i -> i; linear x", "'x'"},
                                          {"i -> i; linear -1", "'-1'"},
+                                         {"i -> i; pass max 1", "'1'"},
+                                         {"i -> i; pass mean 0", "'mean'"},
+                                         {"i -> i; pass max mean 0", "'mean'"},
+                                         {"i -> i; pass max", "pass max"},
+                                         {"i -> i; pass max min", "pass max min"},
+                                         {"i -> i; pass all x", "'x'"},
                                          {"i -> i; reduce mean", "'mean'"},
                                          {"i -> i; reduce", "reduce"},
                                          {"i -> i; fast", "fast"},

@@ -52,6 +52,10 @@ enum Flags : uint32_t {
   kPositive = 1u << 14,
   kUnit = 1u << 15,  ///< Below 1 (from 0 if kPositive).
   kAboveOne = 1u << 16,
+
+  // Maxima and minima of a pass through it, at infinities and nan too.
+  kRising = 1u << 17,
+  kFalling = 1u << 18,  ///< A maximum becomes a minimum. Of floating-point numbers alone.
 };
 constexpr Flags operator|(Flags a, Flags b) {
   return static_cast<Flags>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));

@@ -42,10 +42,16 @@ constexpr RowOps kOps[] = {
 const RowOps& OpsOf(ElementwiseOp op) { return kOps[static_cast<int>(op)]; }
 
 OpRule RuleOf(const ElementwiseRow& row, OperandPointers operands) {
-  if (row.Has(elementwise::kLinearA)) return internal::ElementwiseRule(row.name, operands, {1u});
-  if (row.Has(elementwise::kLinearB)) return internal::ElementwiseRule(row.name, operands, {2u});
-  if (row.Has(elementwise::kLinearAB)) return internal::ElementwiseRule(row.name, operands, {3u});
-  return internal::ElementwiseRule(row.name, operands);
+  OpRule op_rule = internal::ElementwiseRule(row.name, operands);
+  Rule& rule = op_rule.rule;
+  if (row.Has(elementwise::kLinearA)) rule.Pass(ReduceOp::kSum, 1u);
+  if (row.Has(elementwise::kLinearB)) rule.Pass(ReduceOp::kSum, 2u);
+  if (row.Has(elementwise::kLinearAB)) rule.Pass(ReduceOp::kSum, 3u);
+  if (row.Has(elementwise::kRising)) rule.Pass(ReduceOp::kMax, 1u).Pass(ReduceOp::kMin, 1u);
+  if (row.Has(elementwise::kFalling) && IsFloating(operands[0]->dtype())) {
+    rule.Pass(ReduceOp::kMax, ReduceOp::kMin, 1u).Pass(ReduceOp::kMin, ReduceOp::kMax, 1u);
+  }
+  return op_rule;
 }
 
 // The kernel's own checks, on no elements: before anything moves.

@@ -76,7 +76,7 @@ DTensor Gather(const DTensor& x, int given, const DTensor& index) {
     IndexFactors factors(x, dim, index, /*shards_index=*/true);
     factors.rule.inputs = {factors.x, factors.index};
     factors.rule.outputs = {factors.index};
-    factors.rule.linear = {1u};
+    factors.rule.PassAll(1u);
     return OpRule{std::move(factors.rule), {index.shape()}};
   });
   DTensor y = call.Result(ops::Gather(call.context(), call.local(0), dim, call.local(1)));

@@ -4,6 +4,7 @@
 // elementwise ops are rows: ops_elementwise.cc.
 #include <cmath>
 
+#include "absl/functional/function_ref.h"
 #include "shardmesh/base/error.h"
 #include "shardmesh/dtensor/dispatch.h"
 #include "shardmesh/dtensor/internal/rules.h"
@@ -29,13 +30,15 @@ constexpr Op kDropout{"dropout"};
 
 struct BinaryCall {
   BinaryCall(const Op& op, BinaryOp kernel, const DTensor& a, const DTensor& b,
-             std::initializer_list<uint32_t> linear = {})
+             absl::FunctionRef<void(Rule&)> pass)
       : call(op, {&a, &b}) {
     call.Decide([&] {
       internal::CheckSameDType(op.name, a, b);
       if (kernel == BinaryOp::kDiv) internal::CheckFloating(op.name, a);
       const DTensor* operands[] = {&a, &b};
-      return ElementwiseRule(op.name, operands, linear);
+      OpRule op_rule = ElementwiseRule(op.name, operands);
+      pass(op_rule.rule);
+      return op_rule;
     });
     result = call.Result(ops::Binary(call.context(), kernel, call.local(0), call.local(1)));
   }
@@ -56,7 +59,13 @@ void ExtremumBackward(const DTensor& grad, const DTensor& a, const DTensor& b, c
 }
 
 DTensor Extremum(const Op& op, BinaryOp kernel, const DTensor& a, const DTensor& b) {
-  BinaryCall c(op, kernel, a, b);
+  const bool is_max = kernel == BinaryOp::kMaximum;
+  BinaryCall c(op, kernel, a, b, [is_max](Rule& rule) {
+    const ReduceOp same = is_max ? ReduceOp::kMax : ReduceOp::kMin;
+    const ReduceOp other = is_max ? ReduceOp::kMin : ReduceOp::kMax;
+    for (const uint32_t set : {3u, 1u, 2u}) rule.Pass(same, set);
+    for (const uint32_t set : {1u, 2u}) rule.Pass(other, set);
+  });
   if (!c.call.Records()) return c.result;
   c.call.Record(
       {&c.result}, [&op, sa = Saved(c.call.input(0)), sb = Saved(c.call.input(1)),
@@ -66,12 +75,30 @@ DTensor Extremum(const Op& op, BinaryOp kernel, const DTensor& a, const DTensor&
   return c.result;
 }
 
+// `b` as the kernel has it, which computes in f32 for the smaller dtypes.
+double InDType(const DTensor& a, double b) {
+  return IsFloating(a.dtype()) && a.dtype() != DType::kF64 ? static_cast<float>(b) : b;
+}
+
+// What an op with a number does to reductions of its operand.
+struct ScalarPasses {
+  bool sums = false;
+  bool rises = false, falls = false;  // With x, at infinities and nan too.
+};
+
 struct ScalarCall {
-  ScalarCall(const Op& op, BinaryOp kernel, const DTensor& a, double b, bool linear)
+  ScalarCall(const Op& op, BinaryOp kernel, const DTensor& a, double b, ScalarPasses passes)
       : call(op, {&a}) {
-    call.Attribute(linear).Decide([&] {
+    call.Attribute(passes.sums, passes.rises, passes.falls).Decide([&] {
       const DTensor* operands[] = {&a};
-      return linear ? ElementwiseRule(op.name, operands, {1u}) : ElementwiseRule(op.name, operands);
+      OpRule op_rule = ElementwiseRule(op.name, operands);
+      Rule& rule = op_rule.rule;
+      if (passes.sums) rule.Pass(ReduceOp::kSum, 1u);
+      if (passes.rises) rule.Pass(ReduceOp::kMax, 1u).Pass(ReduceOp::kMin, 1u);
+      if (passes.falls) {
+        rule.Pass(ReduceOp::kMax, ReduceOp::kMin, 1u).Pass(ReduceOp::kMin, ReduceOp::kMax, 1u);
+      }
+      return op_rule;
     });
     result = call.Result(ops::Binary(call.context(), kernel, call.local(0), b));
   }
@@ -81,7 +108,7 @@ struct ScalarCall {
 
 DTensor ExtremumScalar(const Op& op, BinaryOp kernel, CompareOp passes, const DTensor& a,
                        double b) {
-  ScalarCall c(op, kernel, a, b, /*linear=*/false);
+  ScalarCall c(op, kernel, a, b, {.rises = true});
   if (!c.call.Records()) return c.result;
   c.call.Record({&c.result}, [&op, passes, b, sa = Saved(c.call.input(0))](
                                  std::span<const DTensor> grads, Gradients& out) {
@@ -93,7 +120,7 @@ DTensor ExtremumScalar(const Op& op, BinaryOp kernel, CompareOp passes, const DT
 }  // namespace
 
 DTensor Add(const DTensor& a, const DTensor& b) {
-  BinaryCall c(kAdd, BinaryOp::kAdd, a, b, {3u});
+  BinaryCall c(kAdd, BinaryOp::kAdd, a, b, [](Rule& rule) { rule.Pass(ReduceOp::kSum, 3u); });
   c.call.Record({&c.result},
                 [sa = a.shape(), sb = b.shape()](std::span<const DTensor> grads, Gradients& out) {
                   if (out.Needs(0)) WriteSumTo(out, 0, grads[0], sa);
@@ -103,7 +130,7 @@ DTensor Add(const DTensor& a, const DTensor& b) {
 }
 
 DTensor Sub(const DTensor& a, const DTensor& b) {
-  BinaryCall c(kSub, BinaryOp::kSub, a, b, {3u});
+  BinaryCall c(kSub, BinaryOp::kSub, a, b, [](Rule& rule) { rule.Pass(ReduceOp::kSum, 3u); });
   c.call.Record({&c.result},
                 [sa = a.shape(), sb = b.shape()](std::span<const DTensor> grads, Gradients& out) {
                   if (out.Needs(0)) WriteSumTo(out, 0, grads[0], sa);
@@ -113,7 +140,9 @@ DTensor Sub(const DTensor& a, const DTensor& b) {
 }
 
 DTensor Mul(const DTensor& a, const DTensor& b) {
-  BinaryCall c(kMul, BinaryOp::kMul, a, b, {1u, 2u});
+  BinaryCall c(kMul, BinaryOp::kMul, a, b, [](Rule& rule) {
+    rule.Pass(ReduceOp::kSum, 1u).Pass(ReduceOp::kSum, 2u).Pass(ReduceOp::kProduct, 3u);
+  });
   if (!c.call.Records()) return c.result;
   c.call.Record({&c.result}, [sa = Saved(c.call.input(0)), sb = Saved(c.call.input(1))](
                                  std::span<const DTensor> grads, Gradients& out) {
@@ -125,7 +154,7 @@ DTensor Mul(const DTensor& a, const DTensor& b) {
 }
 
 DTensor Div(const DTensor& a, const DTensor& b) {
-  BinaryCall c(kDiv, BinaryOp::kDiv, a, b, {1u});
+  BinaryCall c(kDiv, BinaryOp::kDiv, a, b, [](Rule& rule) { rule.Pass(ReduceOp::kSum, 1u); });
   if (!c.call.Records()) return c.result;
   c.call.Record({&c.result}, [sa = Saved(c.call.input(0)), sb = Saved(c.call.input(1))](
                                  std::span<const DTensor> grads, Gradients& out) {
@@ -145,7 +174,10 @@ DTensor Minimum(const DTensor& a, const DTensor& b) {
 }
 
 DTensor Add(const DTensor& a, double b) {
-  ScalarCall c(kAddScalar, BinaryOp::kAdd, a, b, /*linear=*/false);
+  // Integers may overflow, most of all the identity of a maximum.
+  internal::CheckUsable(kAddScalar.name, a);
+  ScalarCall c(kAddScalar, BinaryOp::kAdd, a, b,
+               {.rises = IsFloating(a.dtype()) && std::isfinite(InDType(a, b))});
   c.call.Record({&c.result},
                 [](std::span<const DTensor> grads, Gradients& out) { out.Set(0, grads[0]); });
   return c.result;
@@ -158,7 +190,14 @@ DTensor Sub(double a, const DTensor& b) { return Add(Neg(b), a); }
 
 DTensor Mul(const DTensor& a, double b) {
   // Summands of either sign times an infinity would be infinities whose sum is nan.
-  ScalarCall c(kMulScalar, BinaryOp::kMul, a, b, /*linear=*/std::isfinite(b));
+  // And 0 times an infinity, be it the identity of a maximum, is nan.
+  internal::CheckUsable(kMulScalar.name, a);
+  const double factor = InDType(a, b);
+  const bool is_ordered = IsFloating(a.dtype()) && std::isfinite(factor);
+  ScalarCall c(kMulScalar, BinaryOp::kMul, a, b,
+               {.sums = std::isfinite(factor),
+                .rises = is_ordered && factor > 0,
+                .falls = is_ordered && factor < 0});
   c.call.Record({&c.result}, [b](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Mul(grads[0], b));
   });
@@ -167,8 +206,12 @@ DTensor Mul(const DTensor& a, double b) {
 
 DTensor Div(const DTensor& a, double b) {
   internal::CheckUsable(kDivScalar.name, a);
-  ScalarCall c(kDivScalar, BinaryOp::kDiv, a, b,
-               /*linear=*/IsFloating(a.dtype()) && std::isfinite(1.0 / b));
+  const double divisor = InDType(a, b);
+  const bool is_sum = IsFloating(a.dtype()) && std::isfinite(1.0 / divisor);
+  const bool is_ordered = is_sum && std::isfinite(divisor);
+  ScalarCall c(
+      kDivScalar, BinaryOp::kDiv, a, b,
+      {.sums = is_sum, .rises = is_ordered && divisor > 0, .falls = is_ordered && divisor < 0});
   c.call.Record({&c.result}, [b](std::span<const DTensor> grads, Gradients& out) {
     out.Set(0, Div(grads[0], b));
   });
@@ -208,7 +251,9 @@ DTensor Where(const DTensor& condition, const DTensor& a, const DTensor& b) {
       ThrowInvalid("where: the condition must have the dtype bool, got ", condition.ToString());
     internal::CheckSameDType(kWhere.name, a, b);
     const DTensor* operands[] = {&condition, &a, &b};
-    return ElementwiseRule(kWhere.name, operands, {6u});
+    OpRule op_rule = ElementwiseRule(kWhere.name, operands);
+    op_rule.rule.PassAll(6u);
+    return op_rule;
   });
   DTensor y = call.Result(ops::Where(call.context(), call.local(0), call.local(1), call.local(2)));
   if (!call.Records()) return y;
@@ -228,11 +273,15 @@ DTensor Cast(const DTensor& x, DType dtype) {
   // of the sum.
   const bool exact =
       IsFloating(x.dtype()) && IsFloating(dtype) && SizeOf(dtype) > SizeOf(x.dtype());
+  // Rounding keeps the order of values. An integer or bool of an infinity or nan is another thing.
+  const bool keeps_order = IsFloating(dtype) && x.dtype() != DType::kBool;
   OpCall call(kCast, {&x});
-  call.Attribute(exact).Decide([&] {
+  call.Attribute(exact, keeps_order).Decide([&] {
     const DTensor* operands[] = {&x};
-    return exact ? ElementwiseRule(kCast.name, operands, {1u})
-                 : ElementwiseRule(kCast.name, operands);
+    OpRule op_rule = ElementwiseRule(kCast.name, operands);
+    if (exact) op_rule.rule.Pass(ReduceOp::kSum, 1u).Pass(ReduceOp::kProduct, 1u);
+    if (keeps_order) op_rule.rule.Pass(ReduceOp::kMax, 1u).Pass(ReduceOp::kMin, 1u);
+    return op_rule;
   });
   DTensor y = call.ResultOf(dtype, ops::Cast(call.context(), call.local(0), dtype));
   if (!IsFloating(dtype)) return y;

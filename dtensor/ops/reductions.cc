@@ -61,6 +61,7 @@ DTensor ProdKept(const DTensor& x, const std::vector<int>& dims) {
   call.Attribute(mask).Decide([&] {
     OpRule rule{internal::FactorsOf(x.shape()), {x.shape()}};
     rule.rule.reduction = ReduceOp::kProduct;
+    rule.rule.Pass(ReduceOp::kProduct, 1u);
     rule.rule.outputs.emplace_back();
     for (int d = 0; d < x.num_dims(); ++d) {
       const bool is_reduced = ((mask >> d) & 1u) != 0;

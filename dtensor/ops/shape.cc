@@ -62,7 +62,7 @@ OpRule ReshapeRule(const DTensor& x, const Dims& shape) {
     for (int d = first_j; d < j; ++d)
       rule.outputs[0].push_back(d == first_j ? factor : Rule::kNotShardable);
   }
-  rule.linear = {1u};
+  rule.PassAll(1u);
   return {std::move(rule), {shape}};
 }
 
@@ -130,7 +130,7 @@ DTensor Transpose(const DTensor& x, int given0, int given1) {
     Rule rule = internal::FactorsOf(x.shape());
     rule.outputs = {rule.inputs[0]};
     std::swap(rule.outputs[0][dim0], rule.outputs[0][dim1]);
-    rule.linear = {1u};
+    rule.PassAll(1u);
     Dims shape = x.shape();
     std::swap(shape[dim0], shape[dim1]);
     return OpRule{std::move(rule), {shape}};
@@ -158,7 +158,7 @@ DTensor Expand(const DTensor& x, const Dims& shape) {
       if (repeated) rule.inputs[0][d] = Rule::kNotShardable;
       rule.outputs[0].push_back(repeated ? Rule::kNotShardable : d);
     }
-    rule.linear = {1u};
+    rule.PassAll(1u);
     return OpRule{std::move(rule), {shape}};
   });
   Tensor local = call.local(0).Expand(call.output_layout().LocalShape(x.mesh().coord()));
@@ -183,7 +183,7 @@ DTensor Slice(const DTensor& x, int given, int64_t start, int64_t length) {
     Rule rule = internal::FactorsOf(x.shape(), {dim});
     rule.outputs = {rule.inputs[0]};
     rule.outputs[0][dim] = Rule::kNotShardable;
-    rule.linear = {1u};
+    rule.PassAll(1u);
     Dims shape = x.shape();
     shape[dim] = length;
     return OpRule{std::move(rule), {shape}};
@@ -243,7 +243,7 @@ DTensor Concat(const std::vector<DTensor>& parts, int given) {
       }
       shape[dim] += part.shape()[dim];
     }
-    if (parts.size() < 32) rule.linear = {(1u << parts.size()) - 1};
+    if (parts.size() < 32) rule.PassAll((1u << parts.size()) - 1);
     return OpRule{std::move(rule), {shape}};
   });
   std::vector<Tensor> locals;

@@ -71,7 +71,7 @@ DTensor Select(const DTensor& x, int given_dim, int64_t given) {
     rule.factors[dim].whole = x.dtype() == DType::kBool;  // Of which no Partial exists.
     rule.outputs = {rule.inputs[0]};
     rule.outputs[0].erase(rule.outputs[0].begin() + dim);
-    rule.linear = {1u};
+    rule.PassAll(1u);
     Dims shape = x.shape();
     shape.erase(dim);
     return OpRule{std::move(rule), {shape}};

@@ -21,11 +21,15 @@ Tensor Strided(const Tensor& x, int dim, const IndexRun& run) {
   return x.AsStrided(shape, strides, offset);
 }
 
-OpRule RunsRule(const Dims& shape, int dim, int64_t extent, bool is_linear) {
+// What lies between the runs.
+enum class Gaps { kNone, kZero, kOther };
+
+OpRule RunsRule(const Dims& shape, int dim, int64_t extent, Gaps gaps) {
   Rule rule = FactorsOf(shape, {dim});
   rule.outputs = {rule.inputs[0]};
   rule.outputs[0][dim] = Rule::kNotShardable;
-  if (is_linear) rule.linear = {1u};
+  if (gaps == Gaps::kNone) rule.PassAll(1u);
+  if (gaps == Gaps::kZero) rule.Pass(ReduceOp::kSum, 1u);
   Dims result = shape;
   result[dim] = extent;
   return {std::move(rule), {result}};
@@ -36,7 +40,7 @@ OpRule RunsRule(const Dims& shape, int dim, int64_t extent, bool is_linear) {
 DTensor PutRuns(const DTensor& grad, int dim, const std::vector<IndexRun>& runs, int64_t extent) {
   OpCall call(kPutRuns, {&grad});
   call.Attribute(dim, extent).Decide([&] {
-    return RunsRule(grad.shape(), dim, extent, /*is_linear=*/true);
+    return RunsRule(grad.shape(), dim, extent, Gaps::kZero);  // Elements that meet are added.
   });
   ExecutionContext& context = call.context();
   const DType dtype = IsSmall(grad.dtype()) ? DType::kF32 : grad.dtype();
@@ -80,11 +84,9 @@ DTensor TakeRuns(const Op& op, const DTensor& x, int dim, const std::vector<Inde
   int64_t covered = 0;
   for (const IndexRun& run : runs) covered += run.length;
   const bool has_gaps = covered < extent;
-  const bool is_linear = !has_gaps || fill == 0;
+  const Gaps gaps = !has_gaps ? Gaps::kNone : fill == 0 ? Gaps::kZero : Gaps::kOther;
   OpCall call(op, {&x});
-  call.Attribute(dim, extent, is_linear).Decide([&] {
-    return RunsRule(x.shape(), dim, extent, is_linear);
-  });
+  call.Attribute(dim, extent, gaps).Decide([&] { return RunsRule(x.shape(), dim, extent, gaps); });
   const Dims shape = call.output_layout().LocalShape(x.mesh().coord());
   const DType dtype = call.local(0).dtype();
   Tensor local = has_gaps ? ops::Full(call.context(), shape, dtype, fill)

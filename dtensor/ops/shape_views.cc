@@ -41,7 +41,7 @@ DTensor WithoutDims(const DTensor& x, const std::vector<int>& removed) {
   call.Attribute(mask).Decide([&] {
     Rule rule = internal::FactorsOf(x.shape());
     rule.outputs.emplace_back();
-    rule.linear = {1u};
+    rule.PassAll(1u);
     Dims shape;
     for (int d = 0; d < x.num_dims(); ++d) {
       if (((mask >> d) & 1u) != 0) {
@@ -78,7 +78,7 @@ DTensor Permute(const DTensor& x, const std::vector<int>& given) {
   call.Decide([&] {
     Rule rule = internal::FactorsOf(x.shape());
     rule.outputs.emplace_back();
-    rule.linear = {1u};
+    rule.PassAll(1u);
     Dims shape;
     for (const int d : dims) {
       rule.outputs[0].push_back(d);
@@ -128,7 +128,7 @@ DTensor Unsqueeze(const DTensor& x, int given) {
     Rule rule = internal::FactorsOf(x.shape());
     rule.outputs = {rule.inputs[0]};
     rule.outputs[0].insert(rule.outputs[0].begin() + dim, Rule::kNotShardable);
-    rule.linear = {1u};
+    rule.PassAll(1u);
     Dims shape = x.shape();
     shape.insert(dim, 1);
     return OpRule{std::move(rule), {shape}};

@@ -39,7 +39,7 @@ OpRule ReduceRule(const DTensor& x, uint64_t mask, bool keepdim, ReduceOp reduct
       rule.outputs[0].push_back(Rule::kNotShardable);
     }
   }
-  if (reduction == ReduceOp::kSum) rule.linear = {1u};
+  rule.Pass(reduction, 1u);
   return {std::move(rule), {KeptShape(x.shape(), mask, keepdim)}};
 }
 
