@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -19,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "shardmesh/dtensor/autograd.h"
+#include "shardmesh/dtensor/comm_trace.h"
 #include "shardmesh/dtensor/runtime.h"
 #include "shardmesh/dtensor/testing/op_cases.h"
 
@@ -121,6 +123,81 @@ std::pair<std::string, std::string> FactorsOf(const Rule& rule) {
   return {absl::StrJoin(sharded, " "), summed};
 }
 
+// ---- collectives --------------------------------------------------------------------------------
+
+// "all_gather, 2 all_reduce", or "none".
+std::string KindsOf(const std::map<std::string, int>& kinds) {
+  if (kinds.empty()) return "none";
+  return absl::StrJoin(kinds, ", ", [](std::string* out, const auto& kind) {
+    absl::StrAppend(out, kind.second > 1 ? absl::StrCat(kind.second, " ") : "", kind.first);
+  });
+}
+
+// One way to shard the operands of a case on two ranks, and what its run sends.
+struct ShardedForm {
+  std::map<std::string, int> forward, backward;
+  int64_t bytes = 0;
+};
+
+ShardedForm RunSharded(const OpCase& op_case, const std::vector<Placement>& placements) {
+  ShardedForm form;
+  OnMesh({{"x", 2}}, [&](const DeviceMesh& mesh) {
+    CommTrace trace(mesh);
+    std::vector<DTensor> operands;
+    for (size_t i = 0; i < op_case.operands.size(); ++i) {
+      operands.push_back(Place(mesh, {placements[i]}, op_case.operands[i]));
+      if (IsFloating(op_case.operands[i].dtype)) operands.back().SetRequiresGrad();
+    }
+    const DTensor y = op_case.apply(operands);
+    const size_t in_forward = trace.events().size();
+    if (y.RequiresGrad()) Backward(y, Full(mesh, y.shape(), y.dtype(), 0.5, {Replicate()}));
+    if (mesh.coord()[0] != 0) return;
+    for (size_t i = 0; i < trace.events().size(); ++i) {
+      const CommTrace::Event& event = trace.events()[i];
+      ++(i < in_forward ? form.forward : form.backward)[event.kind];
+      form.bytes += event.bytes;
+    }
+  });
+  return form;
+}
+
+// Of the form that sends least: operands sharded by one factor, or by a dim where no factor may be.
+std::string Collectives(const OpCase& op_case, const Rule& rule) {
+  std::vector<std::vector<Placement>> forms;
+  const auto add = [&](const auto& placement_of) {
+    forms.emplace_back();
+    for (size_t i = 0; i < rule.inputs.size(); ++i) forms.back().push_back(placement_of(i));
+    const bool shards = std::any_of(forms.back().begin(), forms.back().end(),
+                                    [](const Placement& p) { return p.IsShard(); });
+    if (!shards) forms.pop_back();
+  };
+  for (size_t f = 0; f < rule.factors.size(); ++f) {
+    const Rule::Factor& factor = rule.factors[f];
+    const bool divides = std::all_of(factor.must_divide.begin(), factor.must_divide.end(),
+                                     [](int64_t extent) { return extent % 2 == 0; });
+    if (factor.whole || !divides) continue;
+    add([&](size_t i) {
+      const Rule::FactorOfDim& dims = rule.inputs[i];
+      const auto found = std::find(dims.begin(), dims.end(), static_cast<int>(f));
+      return found == dims.end() ? Replicate() : Shard(static_cast<int>(found - dims.begin()));
+    });
+  }
+  for (int d = 0; forms.empty() && d < 4; ++d) {
+    add([&](size_t i) {
+      return i == 0 && d < static_cast<int>(rule.inputs[0].size()) ? Shard(d) : Replicate();
+    });
+  }
+  std::optional<ShardedForm> best;
+  for (const std::vector<Placement>& placements : forms) {
+    ShardedForm form = RunSharded(op_case, placements);
+    if (!best || form.bytes < best->bytes) best = std::move(form);
+  }
+  if (!best) return "";
+  const std::string backward =
+      best->backward.empty() ? "" : absl::StrCat("; backward ", KindsOf(best->backward));
+  return absl::StrCat(KindsOf(best->forward), backward);
+}
+
 constexpr char kIntroduction[] =
     "# Ops\n"
     "\n"
@@ -137,9 +214,13 @@ constexpr char kIntroduction[] =
     "leaves each rank with a summand (or\n"
     "factor, maximum, ..) of the result; the next op, or `Redistribute`, reduces it when it must. "
     "`linear 0 1`: operands 0 and 1,\n"
-    "Partial (sum) together, pass through. **Backward** names the ops that gradients are made of; "
-    "rules that depend on shapes are those\n"
-    "of the case that ran.\n";
+    "Partial (sum) together, pass through; `pass max min 0`: a Partial maximum becomes one of "
+    "minima; `pass all`: any reduction.\n"
+    "**Collectives** are those of a run on two ranks whose operands are sharded by the factor that "
+    "makes it send least (by some dim, where\n"
+    "no factor may be sharded), gradients of leaves included. **Backward** names the ops that "
+    "gradients are made of; rules that depend on\n"
+    "shapes are those of the case that ran.\n";
 
 std::string Document() {
   std::string text = kIntroduction;
@@ -156,8 +237,9 @@ std::string Document() {
       for (const auto& [op, rule] : calls.forward) {
         if (!listed.insert(op).second) continue;
         const auto [sharded, partial] = FactorsOf(rule);
+        const bool is_case = is_one_op && rule.inputs.size() == op_case.operands.size();
         absl::StrAppend(&rows, "| ", op, " | `", rule.ToString(), "` | ", sharded, " | ", partial,
-                        " | ",
+                        " | ", is_case ? Collectives(op_case, rule) : "", " | ",
                         !is_one_op                ? ""
                         : calls.is_differentiable ? NamesOf(calls.backward)
                                                   : "none",
@@ -170,9 +252,10 @@ std::string Document() {
       ++num_composites;
     }
     if (rows.empty()) continue;
-    absl::StrAppend(&text, "\n## ", family.title,
-                    "\n| op | rule | sharded | Partial | backward |\n|---|---|---|---|---|\n",
-                    rows);
+    absl::StrAppend(
+        &text, "\n## ", family.title,
+        "\n| op | rule | sharded | Partial | collectives | backward |\n|---|---|---|---|---|---|\n",
+        rows);
   }
   absl::StrAppend(&text,
                   "\n## Made of others\nWhat they may keep sharded follows from their parts.\n\n",
