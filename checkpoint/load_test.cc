@@ -119,7 +119,7 @@ class ShareCounter final : public CollectiveObserver {
   ~ShareCounter() override { ranks_.RemoveObserver(this); }
   void OnCollective(const CollectiveEvent& event) override {
     if (event.op != "checkpoint_share") return;
-    (event.kind == "all_gather" ? all_gathers : broadcasts) += 1;
+    (event.kind == CollectiveKind::kAllGather ? all_gathers : broadcasts) += 1;
   }
   int all_gathers = 0, broadcasts = 0;
 

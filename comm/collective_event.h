@@ -9,11 +9,41 @@
 
 namespace shardmesh {
 
+enum class CollectiveKind : uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kBroadcast,
+  kBarrier,
+  kSplit,
+};
+
+/// "all_gather".
+constexpr std::string_view Name(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    case CollectiveKind::kAllToAll:
+      return "all_to_all";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+    case CollectiveKind::kBarrier:
+      return "barrier";
+    case CollectiveKind::kSplit:
+      return "split";
+  }
+  return "?";
+}
+
 struct CollectiveEvent {
   std::string_view group;  ///< The communicator's name: the mesh axis, or merged axes "a+b".
   int group_size;
-  /// all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier.
-  std::string_view kind;
+  CollectiveKind kind;
   std::string_view op;  ///< The caller's name for it, as "clip_grad_norm".
   /// Sent by this rank, in the dtype on the wire, without padding; p is the group size.
   ///   all-gather      (p - 1) x own source

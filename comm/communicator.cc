@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shardmesh/comm/internal/operands.h"
+#include "shardmesh/comm/internal/strided_view.h"
 #include "shardmesh/tensor/time_profile.h"
 
 namespace shardmesh {
@@ -14,13 +15,9 @@ using internal::BytesSent;
 using internal::CallSite;
 using internal::CheckOperands;
 
-struct Communicator::ObserverList {
-  std::vector<CollectiveObserver*> observers;
-};
-
 namespace {
 
-CallSite SiteOf(const Communicator& communicator, std::string_view kind, std::string_view op) {
+CallSite SiteOf(const Communicator& communicator, CollectiveKind kind, std::string_view op) {
   return {kind,
           op,
           communicator.name(),
@@ -29,81 +26,114 @@ CallSite SiteOf(const Communicator& communicator, std::string_view kind, std::st
           communicator.context().device()};
 }
 
+// In a group of one: the result is the source.
+void CopyLocal(const Tensor& source, const Tensor& target) {
+  const internal::StridedView from(source);
+  internal::StridedView::Copy(from, internal::StridedView(target), 0, from.elements());
+}
+
 }  // namespace
 
-Communicator::Communicator(int rank, std::vector<int> world_ranks, std::string name)
-    : rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)) {}
+Communicator::Communicator(int rank, std::vector<int> world_ranks, std::string name,
+                           std::shared_ptr<RankContext> context)
+    : rank_(rank),
+      world_ranks_(std::move(world_ranks)),
+      name_(std::move(name)),
+      context_(std::move(context)) {}
 
 Work Communicator::AllGather(std::vector<AllGatherItem> batch, std::string_view op) {
-  const CallSite site = SiteOf(*this, "all_gather", op);
+  const CallSite site = SiteOf(*this, CollectiveKind::kAllGather, op);
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
   BumpVersions(batch);
+  if (size() == 1) {
+    ThrowIfFailed();
+    for (const AllGatherItem& item : batch) CopyLocal(item.source, item.targets[0]);
+    return Work();
+  }
   return DoAllGather(std::move(batch), op);
 }
 
 Work Communicator::ReduceScatter(std::vector<ReduceScatterItem> batch, ReduceOp reduction,
                                  std::string_view op) {
-  const CallSite site = SiteOf(*this, "reduce_scatter", op);
+  const CallSite site = SiteOf(*this, CollectiveKind::kReduceScatter, op);
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
   BumpVersions(batch);
+  if (size() == 1) {
+    ThrowIfFailed();
+    for (const ReduceScatterItem& item : batch) CopyLocal(item.sources[0], item.target);
+    return Work();
+  }
   return DoReduceScatter(std::move(batch), reduction, op);
 }
 
 Work Communicator::AllReduce(std::vector<AllReduceItem> batch, ReduceOp reduction,
                              std::string_view op) {
-  const CallSite site = SiteOf(*this, "all_reduce", op);
+  const CallSite site = SiteOf(*this, CollectiveKind::kAllReduce, op);
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
   BumpVersions(batch);
+  if (size() == 1) {
+    ThrowIfFailed();
+    for (const AllReduceItem& item : batch) CopyLocal(item.source, item.target);
+    return Work();
+  }
   return DoAllReduce(std::move(batch), reduction, op);
 }
 
 Work Communicator::AllToAll(std::vector<AllToAllItem> batch, std::string_view op) {
-  const CallSite site = SiteOf(*this, "all_to_all", op);
+  const CallSite site = SiteOf(*this, CollectiveKind::kAllToAll, op);
   CheckOperands(site, batch);
   Observe(site.kind, op, [&] { return BytesSent(site, batch); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
   BumpVersions(batch);
+  if (size() == 1) {
+    ThrowIfFailed();
+    for (const AllToAllItem& item : batch) CopyLocal(item.sends[0], item.receives[0]);
+    return Work();
+  }
   return DoAllToAll(std::move(batch), op);
 }
 
 Work Communicator::Broadcast(std::vector<Tensor> tensors, int root, std::string_view op) {
-  const CallSite site = SiteOf(*this, "broadcast", op);
+  const CallSite site = SiteOf(*this, CollectiveKind::kBroadcast, op);
   CheckOperands(site, tensors, root);
   Observe(site.kind, op, [&] { return BytesSent(site, tensors, root); });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
   BumpVersions(tensors);
+  if (size() == 1) {
+    ThrowIfFailed();
+    return Work();
+  }
   return DoBroadcast(std::move(tensors), root, op);
 }
 
 void Communicator::Barrier(std::string_view op) {
-  Observe("barrier", op, [] { return int64_t{0}; });
+  Observe(CollectiveKind::kBarrier, op, [] { return int64_t{0}; });
   const TimeProfile::Span span(context(), TimeKind::kCommunication);
+  if (size() == 1) {
+    ThrowIfFailed();
+    return;
+  }
   DoBarrier(op);
 }
 
-Communicator::ObserverList& Communicator::Observers() {
-  if (observers_ == nullptr) observers_ = locals().Share<ObserverList>();
-  return *observers_;
-}
-
 void Communicator::AddObserver(CollectiveObserver* observer) {
-  Observers().observers.push_back(observer);
+  context_->observers.push_back(observer);
 }
 
 void Communicator::RemoveObserver(CollectiveObserver* observer) {
-  std::erase(Observers().observers, observer);
+  std::erase(context_->observers, observer);
 }
 
-void Communicator::Observe(std::string_view kind, std::string_view op,
+void Communicator::Observe(CollectiveKind kind, std::string_view op,
                            absl::FunctionRef<int64_t()> bytes_sent) {
   if (size() == 1) return;
-  const std::vector<CollectiveObserver*>& observers = Observers().observers;
+  const std::vector<CollectiveObserver*>& observers = context_->observers;
   if (observers.empty()) return;
   const CollectiveEvent event = {name_, size(), kind, op, bytes_sent()};
   for (CollectiveObserver* observer : observers) observer->OnCollective(event);

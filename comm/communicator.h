@@ -45,9 +45,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "shardmesh/base/reduce_op.h"
-#include "shardmesh/base/type_map.h"
 #include "shardmesh/comm/collective_event.h"
-#include "shardmesh/comm/rank_lifetime.h"
+#include "shardmesh/comm/rank_context.h"
 #include "shardmesh/comm/work.h"
 #include "shardmesh/tensor/tensor.h"
 
@@ -79,7 +78,7 @@ struct AllToAllItem {
 };
 
 /// Belongs to one rank and is used from that rank's thread. Group communicators made by Split share
-/// the world's time-out, failure state, execution context, locals and observers.
+/// the rank's context and the world's failure state.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -93,12 +92,12 @@ class Communicator {
   /// "world", or the name given to Split: "tp", "dp+cp".
   const std::string& name() const { return name_; }
 
-  virtual ExecutionContext& context() const = 0;
-  /// Per-rank objects of the layers above.
-  virtual TypeMap& locals() const = 0;
-  virtual absl::Duration timeout() const = 0;
-  /// Tells whether the rank still runs. Handles that may outlive the rank share it.
-  virtual const std::shared_ptr<RankLifetime>& lifetime() const = 0;
+  /// What the rank owns, whatever the group.
+  const std::shared_ptr<RankContext>& rank_context() const { return context_; }
+  ExecutionContext& context() const { return context_->execution; }
+  TypeMap& locals() const { return context_->locals; }
+  absl::Duration timeout() const { return context_->timeout; }
+  const std::shared_ptr<RankLifetime>& lifetime() const { return context_->lifetime; }
 
   // Collectives: all members must call, in the same order. A batch is one collective. `op` names
   // the caller in traces and errors. Errors: throws Error(kInvalidArgument) for operands that do
@@ -129,9 +128,12 @@ class Communicator {
   void RemoveObserver(CollectiveObserver* observer);
 
  protected:
-  Communicator(int rank, std::vector<int> world_ranks, std::string name);
+  Communicator(int rank, std::vector<int> world_ranks, std::string name,
+               std::shared_ptr<RankContext> context);
 
-  // What a backend implements; operands have been checked.
+  // What a backend implements, for groups of more than one; operands have been checked.
+  /// Throws the first cause if the world has failed.
+  virtual void ThrowIfFailed() = 0;
   virtual Work DoAllGather(std::vector<AllGatherItem> batch, std::string_view op) = 0;
   virtual Work DoReduceScatter(std::vector<ReduceScatterItem> batch, ReduceOp reduction,
                                std::string_view op) = 0;
@@ -142,15 +144,13 @@ class Communicator {
   virtual void DoBarrier(std::string_view op) = 0;
 
  private:
-  struct ObserverList;
-  ObserverList& Observers();
   /// Tells the observers, if there are any; `bytes_sent` is called then.
-  void Observe(std::string_view kind, std::string_view op, absl::FunctionRef<int64_t()> bytes_sent);
+  void Observe(CollectiveKind kind, std::string_view op, absl::FunctionRef<int64_t()> bytes_sent);
 
   int rank_;
   std::vector<int> world_ranks_;
   std::string name_;
-  std::shared_ptr<ObserverList> observers_;  // Of locals(): one for all groups of the rank.
+  std::shared_ptr<RankContext> context_;
 };
 
 }  // namespace shardmesh

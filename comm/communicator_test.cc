@@ -135,8 +135,8 @@ struct SeenEvent {
 class Recorder : public CollectiveObserver {
  public:
   void OnCollective(const CollectiveEvent& event) override {
-    events.push_back({std::string(event.group), std::string(event.kind), std::string(event.op),
-                      event.group_size, event.bytes_sent});
+    events.push_back({std::string(event.group), std::string(Name(event.kind)),
+                      std::string(event.op), event.group_size, event.bytes_sent});
   }
   SeenEvent Only() const {
     EXPECT_EQ(events.size(), 1u);
@@ -218,7 +218,12 @@ TEST(BytesSent, ArePastThoseOfAnInt) {
   constexpr int64_t kCount = int64_t{1} << 29;
   ExecutionContext context(Device::Meta());
   const auto of = [&](int64_t count) { return Tensor::Empty(context, {count}, DType::kF32); };
-  const internal::CallSite site = {"kind", "op", "world", /*rank=*/1, /*size=*/3, Device::Meta()};
+  const internal::CallSite site = {CollectiveKind::kAllReduce,
+                                   "op",
+                                   "world",
+                                   /*rank=*/1,
+                                   /*size=*/3,
+                                   Device::Meta()};
   const AllGatherItem gather = {of(kCount), {of(5), of(kCount), of(7)}};
   EXPECT_EQ(internal::BytesSent(site, {&gather, 1}), 2 * kCount * 4);
   const ReduceScatterItem scatter = {{of(kCount), of(5), of(kCount + 1)}, of(5)};

@@ -427,25 +427,31 @@ TEST(Reduction, HasTheSameBitsOnEveryMemberAndInEveryRun) {
   constexpr int64_t kCount = 40009;
   std::vector<float> first;
   for (int run = 0; run < 4; ++run) {
-    std::vector<std::vector<float>> results(5);
-    EXPECT_EQ(RunWorld(5,
-                       [&](Communicator& world) {
-                         std::vector<float> values(kCount);
-                         for (int64_t i = 0; i < kCount; ++i)
-                           values[i] = Sample<float>(world.rank(), i) / 3.0f;
-                         const Tensor x =
-                             Tensor::FromValues<float>(world.context(), {kCount}, values);
-                         std::this_thread::sleep_for(
-                             std::chrono::microseconds(Mix(run, world.rank()) % 3000));
-                         world.AllReduce({{x, x}}, ReduceOp::kSum).Wait();
-                         results[world.rank()] = x.ToVector<float>();
-                       }),
-              absl::OkStatus());
-    if (run == 0) first = results[0];
-    for (int m = 0; m < 5; ++m) {
-      EXPECT_EQ(std::memcmp(results[m].data(), first.data(), kCount * sizeof(float)), 0)
-          << "run " << run;
-    }
+    EXPECT_EQ(
+        RunWorld(
+            5,
+            [&](Communicator& world) {
+              std::vector<float> values(kCount);
+              for (int64_t i = 0; i < kCount; ++i)
+                values[i] = Sample<float>(world.rank(), i) / 3.0f;
+              const Tensor x = Tensor::FromValues<float>(world.context(), {kCount}, values);
+              std::this_thread::sleep_for(std::chrono::microseconds(Mix(run, world.rank()) % 3000));
+              world.AllReduce({{x, x}}, ReduceOp::kSum).Wait();
+              AllGatherItem all = {x, {}};
+              for (int m = 0; m < 5; ++m) {
+                all.targets.push_back(Tensor::Empty(world.context(), {kCount}, DType::kF32));
+              }
+              world.AllGather({all}).Wait();
+              if (world.rank() != 0) return;
+              if (run == 0) first = x.ToVector<float>();
+              for (int m = 0; m < 5; ++m) {
+                EXPECT_EQ(
+                    std::memcmp(all.targets[m].data<float>(), first.data(), kCount * sizeof(float)),
+                    0)
+                    << "run " << run << " rank " << m;
+              }
+            }),
+        absl::OkStatus());
   }
 }
 

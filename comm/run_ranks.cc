@@ -22,7 +22,6 @@ namespace {
 
 using inprocess::Group;
 using inprocess::InprocessCommunicator;
-using inprocess::RankState;
 using inprocess::World;
 
 // Time-outs become points in time: far enough to be practically infinite, near enough not to
@@ -37,21 +36,11 @@ absl::Status Validate(int num_ranks, const RunOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("RunRanks: num_ranks is ", num_ranks, ", expected 1 to ", kMostRanks));
   }
-  if (options.timeout <= absl::ZeroDuration() || options.timeout > kLongestTimeout) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("RunRanks: timeout is ", absl::FormatDuration(options.timeout),
-                     ", expected more than 0 and at most ", absl::FormatDuration(kLongestTimeout)));
-  }
-  if (options.threads_per_rank < 0 || options.threads_per_rank > kMostThreads) {
-    return absl::InvalidArgumentError(absl::StrCat("RunRanks: threads_per_rank is ",
-                                                   options.threads_per_rank, ", expected 0 to ",
-                                                   kMostThreads));
-  }
-  return absl::OkStatus();
+  return internal::ValidateOptions("RunRanks", options);
 }
 
 void RunRank(const std::shared_ptr<World>& world, const std::shared_ptr<Group>& everyone, int rank,
-             const std::shared_ptr<RankState>& state, absl::FunctionRef<void(Communicator&)> fn) {
+             const std::shared_ptr<RankContext>& state, absl::FunctionRef<void(Communicator&)> fn) {
   const auto fail = [&] { world->Fail(rank, StatusOf(std::current_exception())); };
   try {
     state->lifetime = std::make_shared<RankLifetime>(rank);
@@ -69,12 +58,12 @@ void RunRank(const std::shared_ptr<World>& world, const std::shared_ptr<Group>& 
   world->Leave(rank);
 }
 
-std::vector<std::shared_ptr<RankState>> MakeStates(int num_ranks, int threads,
-                                                   const RunOptions& options) {
-  std::vector<std::shared_ptr<RankState>> states;
+std::vector<std::shared_ptr<RankContext>> MakeStates(int num_ranks, int threads,
+                                                     const RunOptions& options) {
+  std::vector<std::shared_ptr<RankContext>> states;
   try {
     for (int r = 0; r < num_ranks; ++r) {
-      states.push_back(std::make_shared<RankState>(threads));
+      states.push_back(std::make_shared<RankContext>(threads, options.timeout));
       states[r]->synchronous = options.synchronous;
     }
   } catch (...) {
@@ -100,7 +89,7 @@ void ReportStuck(World& world, const std::vector<int>& stuck, const RunOptions& 
 }
 
 absl::Status RunOn(const std::shared_ptr<World>& world,
-                   const std::vector<std::shared_ptr<RankState>>& states,
+                   const std::vector<std::shared_ptr<RankContext>>& states,
                    absl::FunctionRef<void(Communicator&)> fn, const RunOptions& options) {
   const int num_ranks = world->size();
   std::vector<int> ranks(num_ranks);
@@ -129,6 +118,20 @@ absl::Status RunOn(const std::shared_ptr<World>& world,
 }
 
 }  // namespace
+
+absl::Status internal::ValidateOptions(const char* function, const RunOptions& options) {
+  if (options.timeout <= absl::ZeroDuration() || options.timeout > kLongestTimeout) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(function, ": timeout is ", absl::FormatDuration(options.timeout),
+                     ", expected more than 0 and at most ", absl::FormatDuration(kLongestTimeout)));
+  }
+  if (options.threads_per_rank < 0 || options.threads_per_rank > kMostThreads) {
+    return absl::InvalidArgumentError(absl::StrCat(function, ": threads_per_rank is ",
+                                                   options.threads_per_rank, ", expected 0 to ",
+                                                   kMostThreads));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status RunRanks(int num_ranks, absl::FunctionRef<void(Communicator& world)> fn,
                       const RunOptions& options) {

@@ -34,7 +34,15 @@ struct RunOptions {
   /// groups.
   bool synchronous = false;
   StuckRanks stuck_ranks = StuckRanks::kWait;
+  /// Of processes: whether a thread moves what is in flight while the rank computes. It needs a
+  /// core for a moment every 50 us; without it data move when the rank posts, waits or polls.
+  bool progress_thread = true;
 };
+
+namespace internal {
+/// What is wrong with `options`, called by `function`.
+absl::Status ValidateOptions(const char* function, const RunOptions& options);
+}  // namespace internal
 
 /// Runs `fn` on `num_ranks` threads, each with its own world communicator, and returns when all
 /// have ended.

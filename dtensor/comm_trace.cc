@@ -15,10 +15,10 @@ CommTrace::CommTrace(const DeviceMesh& mesh) : mesh_(mesh) { mesh_.WorldGroup().
 CommTrace::~CommTrace() { mesh_.WorldGroup().RemoveObserver(this); }
 
 void CommTrace::OnCollective(const CollectiveEvent& event) {
-  if (event.kind == "barrier" || event.group_size == 1) return;
+  if (event.kind == CollectiveKind::kBarrier || event.group_size == 1) return;
   const std::string_view op = event.op.substr(0, event.op.find(" of "));
   events_.push_back(
-      {std::string(event.group), std::string(event.kind), std::string(op), event.bytes_sent});
+      {std::string(event.group), std::string(Name(event.kind)), std::string(op), event.bytes_sent});
 }
 
 void CommTrace::CheckNames(std::string_view axis, std::string_view kind) const {

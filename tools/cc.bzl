@@ -151,6 +151,43 @@ def shardmesh_cc_test(
         **kwargs
     )
 
+def shardmesh_mpi_test(name, processes, srcs = [], deps = [], copts = [], size = "large", **kwargs):
+    """A GoogleTest program that mpirun runs, once with each number of processes.
+
+    Tagged `mpi`: `bazel test --config=mpi --test_tag_filters=mpi //...` runs it.
+
+    Args:
+      name: of the target.
+      processes: numbers of processes.
+      srcs: sources and headers.
+      deps: as of cc_binary; GoogleTest is added.
+      copts: added to the project's.
+      size: as of sh_test; the macro's default is "large".
+      **kwargs: further arguments of sh_test.
+    """
+    program = "_%s_program" % name
+    srcs, deps = _split_headers(name, srcs, deps, True)
+    cc_binary(
+        name = program,
+        testonly = True,
+        srcs = srcs,
+        copts = _own_copts() + ["-O1"] + copts,
+        tags = ["manual"],
+        deps = deps + ["@com_google_googletest//:gtest_main"],
+    )
+    native.sh_test(
+        name = name,
+        size = size,
+        srcs = ["//tools:mpirun.sh"],
+        args = [
+            "'%s'" % " ".join([str(n) for n in processes]),
+            "$(location :%s)" % program,
+        ],
+        data = [":" + program],
+        tags = ["mpi"],
+        **kwargs
+    )
+
 def shardmesh_cc_benchmark(name, srcs = [], deps = [], tags = [], **kwargs):
     """A Google Benchmark program: `bazel run --config=bench //package:name`.
 

@@ -93,7 +93,7 @@ std::string Collective::SealAllToAll() const {
 }
 
 void Collective::Detach(int member, ExecutionContext& context) {
-  inprocess::Detach(context, member, members_[member].call);
+  internal::Detach(context, member, members_[member].call);
   members_[member].is_detached = true;
 }
 

@@ -21,7 +21,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "shardmesh/comm/inprocess/movement.h"
-#include "shardmesh/comm/inprocess/posted_call.h"
+#include "shardmesh/comm/internal/posted_call.h"
 
 namespace shardmesh::inprocess {
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "shardmesh/comm/internal/strided_view.h"
 #include "shardmesh/tensor/time_profile.h"
 
 namespace shardmesh::inprocess {
@@ -13,26 +12,26 @@ namespace {
 class PostedWork final : public Work::State {
  public:
   PostedWork(std::shared_ptr<World> world, std::shared_ptr<Collective> collective, int member,
-             std::shared_ptr<RankState> state)
+             std::shared_ptr<RankContext> context)
       : world_(std::move(world)),
         collective_(std::move(collective)),
         member_(member),
-        state_(std::move(state)) {}
+        context_(std::move(context)) {}
 
   ~PostedWork() override {
-    if (!is_settled_) world_->Drop(*collective_, member_, state_->context);
+    if (!is_settled_) world_->Drop(*collective_, member_, context_->execution);
   }
 
   void Wait() override {
     if (is_settled_ && !world_->HasFailed()) return;
     is_settled_ = true;  // Also if this throws.
-    const TimeProfile::Span span(state_->context, TimeKind::kCommunication);
+    const TimeProfile::Span span(context_->execution, TimeKind::kCommunication);
     world_->Wait(*collective_, member_);
   }
 
   bool IsDone() override {
     if (is_settled_) return true;
-    const TimeProfile::Span span(state_->context, TimeKind::kCommunication);
+    const TimeProfile::Span span(context_->execution, TimeKind::kCommunication);
     return world_->Poll(*collective_, member_, polls_);
   }
 
@@ -40,75 +39,53 @@ class PostedWork final : public Work::State {
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Collective> collective_;
   const int member_;
-  const std::shared_ptr<RankState> state_;  // Of the rank that posted.
+  const std::shared_ptr<RankContext> context_;  // Of the rank that posted.
   bool is_settled_ = false;
   std::optional<PollRecord> polls_;
 };
-
-// In a group of one: the result is the source.
-void CopyLocal(const Tensor& source, const Tensor& target) {
-  const internal::StridedView from(source);
-  internal::StridedView::Copy(from, internal::StridedView(target), 0, from.elements());
-}
 
 }  // namespace
 
 InprocessCommunicator::InprocessCommunicator(std::shared_ptr<World> world,
                                              std::shared_ptr<Group> group, int member,
-                                             std::shared_ptr<RankState> state)
-    : Communicator(member, group->identity->world_ranks, group->identity->name),
+                                             std::shared_ptr<RankContext> context)
+    : Communicator(member, group->identity->world_ranks, group->identity->name, std::move(context)),
       world_(std::move(world)),
-      group_(std::move(group)),
-      state_(std::move(state)) {}
+      group_(std::move(group)) {}
 
 Work InprocessCommunicator::Post(PostedCall call) {
   auto collective = world_->Post(group_, rank(), next_sequence_, std::move(call));
   ++next_sequence_;
-  Work work(std::make_shared<PostedWork>(world_, std::move(collective), rank(), state_));
-  if (state_->synchronous) work.Wait();
+  Work work(std::make_shared<PostedWork>(world_, std::move(collective), rank(), rank_context()));
+  if (rank_context()->synchronous) work.Wait();
   return work;
 }
 
 Work InprocessCommunicator::DoAllGather(std::vector<AllGatherItem> batch, std::string_view op) {
-  if (size() > 1) return Post({std::move(batch), std::nullopt, op});
-  world_->ThrowIfFailed();
-  for (const AllGatherItem& item : batch) CopyLocal(item.source, item.targets[0]);
-  return Work();
+  return Post({std::move(batch), std::nullopt, op});
 }
 
 Work InprocessCommunicator::DoReduceScatter(std::vector<ReduceScatterItem> batch,
                                             ReduceOp reduction, std::string_view op) {
-  if (size() > 1) return Post({std::move(batch), reduction, op});
-  world_->ThrowIfFailed();
-  for (const ReduceScatterItem& item : batch) CopyLocal(item.sources[0], item.target);
-  return Work();
+  return Post({std::move(batch), reduction, op});
 }
 
 Work InprocessCommunicator::DoAllReduce(std::vector<AllReduceItem> batch, ReduceOp reduction,
                                         std::string_view op) {
-  if (size() > 1) return Post({std::move(batch), reduction, op});
-  world_->ThrowIfFailed();
-  for (const AllReduceItem& item : batch) CopyLocal(item.source, item.target);
-  return Work();
+  return Post({std::move(batch), reduction, op});
 }
 
 Work InprocessCommunicator::DoAllToAll(std::vector<AllToAllItem> batch, std::string_view op) {
-  if (size() > 1) return Post({std::move(batch), std::nullopt, op});
-  world_->ThrowIfFailed();
-  for (const AllToAllItem& item : batch) CopyLocal(item.sends[0], item.receives[0]);
-  return Work();
+  return Post({std::move(batch), std::nullopt, op});
 }
 
 Work InprocessCommunicator::DoBroadcast(std::vector<Tensor> tensors, int root,
                                         std::string_view op) {
-  if (size() > 1) return Post({BroadcastRequest{std::move(tensors), root}, std::nullopt, op});
-  world_->ThrowIfFailed();
-  return Work();
+  return Post({BroadcastRequest{std::move(tensors), root}, std::nullopt, op});
 }
 
 void InprocessCommunicator::DoBarrier(std::string_view op) {
-  if (size() > 1) return Post({BarrierRequest{}, std::nullopt, op}).Wait();
-  world_->ThrowIfFailed();
+  Post({BarrierRequest{}, std::nullopt, op}).Wait();
 }
 
 std::unique_ptr<Communicator> InprocessCommunicator::Split(int color, int key, std::string name) {
@@ -124,7 +101,7 @@ std::unique_ptr<Communicator> InprocessCommunicator::Split(int color, int key, s
     if (color >= 0) group = std::make_shared<Group>(std::move(name), group_->identity->world_ranks);
   }
   if (group == nullptr) return nullptr;
-  return std::make_unique<InprocessCommunicator>(world_, std::move(group), member, state_);
+  return std::make_unique<InprocessCommunicator>(world_, std::move(group), member, rank_context());
 }
 
 }  // namespace shardmesh::inprocess

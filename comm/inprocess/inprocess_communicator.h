@@ -10,36 +10,21 @@
 #include <string_view>
 #include <vector>
 
-#include "shardmesh/base/type_map.h"
 #include "shardmesh/comm/communicator.h"
 #include "shardmesh/comm/inprocess/world.h"
-#include "shardmesh/tensor/execution_context.h"
 
 namespace shardmesh::inprocess {
-
-/// What a rank's communicators and works share, and keep alive.
-struct RankState {
-  explicit RankState(int threads) : context(Device::Cpu(), threads, Allocator::Create()) {}
-
-  ExecutionContext context;
-  TypeMap locals;
-  bool synchronous = false;                ///< RunOptions::synchronous.
-  std::shared_ptr<RankLifetime> lifetime;  ///< Set on the thread of the rank.
-};
 
 class InprocessCommunicator final : public Communicator {
  public:
   InprocessCommunicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int member,
-                        std::shared_ptr<RankState> state);
+                        std::shared_ptr<RankContext> context);
 
-  ExecutionContext& context() const override { return state_->context; }
-  TypeMap& locals() const override { return state_->locals; }
-  absl::Duration timeout() const override { return world_->timeout(); }
-  const std::shared_ptr<RankLifetime>& lifetime() const override { return state_->lifetime; }
   std::unique_ptr<Communicator> Split(int color, int key, std::string name) override;
   void Fail(const absl::Status& cause) override { world_->Fail(world_rank(), cause); }
 
  private:
+  void ThrowIfFailed() override { world_->ThrowIfFailed(); }
   Work DoAllGather(std::vector<AllGatherItem> batch, std::string_view op) override;
   Work DoReduceScatter(std::vector<ReduceScatterItem> batch, ReduceOp reduction,
                        std::string_view op) override;
@@ -53,7 +38,7 @@ class InprocessCommunicator final : public Communicator {
 
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Group> group_;
-  const std::shared_ptr<RankState> state_;
+  const std::shared_ptr<RankContext> context_;
   int64_t next_sequence_ = 0;
 };
 

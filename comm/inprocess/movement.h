@@ -10,9 +10,23 @@
 #include <span>
 #include <vector>
 
-#include "shardmesh/comm/inprocess/posted_call.h"
+#include "shardmesh/comm/internal/posted_call.h"
 
 namespace shardmesh::inprocess {
+
+using internal::BarrierRequest;
+using internal::BroadcastRequest;
+using internal::CallName;
+using internal::Operands;
+using internal::PostedCall;
+using internal::SplitRequest;
+
+/// A member of a group in one collective.
+struct Member {
+  bool has_posted = false;
+  bool is_detached = false;  ///< Its targets must not be written.
+  PostedCall call;
+};
 
 /// Made when all members have posted calls that fit; thread-safe from then on.
 class Movement {

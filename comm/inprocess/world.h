@@ -19,9 +19,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "shardmesh/comm/inprocess/collective.h"
-#include "shardmesh/comm/inprocess/patience.h"
+#include "shardmesh/comm/internal/patience.h"
 
 namespace shardmesh::inprocess {
+
+using internal::Patience;
 
 /// What one member knows about a collective from its earlier polls.
 struct PollRecord {

@@ -22,9 +22,9 @@ struct Place {
 
   template <typename... Parts>
   [[noreturn]] void Reject(const Parts&... parts) const {
-    ThrowInvalid(View(site.kind), " in group \"", View(site.group), "\" (op \"", View(site.op),
-                 "\"), item ", item, ": ", operand, index < 0 ? "" : absl::StrCat("[", index, "]"),
-                 " ", parts...);
+    ThrowInvalid(View(Name(site.kind)), " in group \"", View(site.group), "\" (op \"",
+                 View(site.op), "\"), item ", item, ": ", operand,
+                 index < 0 ? "" : absl::StrCat("[", index, "]"), " ", parts...);
   }
 };
 

@@ -15,7 +15,7 @@ namespace shardmesh::internal {
 
 /// Where a collective was called.
 struct CallSite {
-  std::string_view kind;
+  CollectiveKind kind;
   std::string_view op;
   std::string_view group;
   int rank;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/comm/inprocess/patience.h"
+#include "shardmesh/comm/internal/patience.h"
 
 #include <gtest/gtest.h>
 
-namespace shardmesh::inprocess {
+namespace shardmesh::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -53,4 +53,4 @@ TEST(Patience, OfAnInstantEnds) {
 }
 
 }  // namespace
-}  // namespace shardmesh::inprocess
+}  // namespace shardmesh::internal

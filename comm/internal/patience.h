@@ -7,13 +7,13 @@
 //     condition.wait_until(lock, patience.NextLook());
 //     if (!has_news() && patience.IsExhausted()) return Fail(...);
 //   }
-#ifndef SHARDMESH_COMM_INPROCESS_PATIENCE_H_
-#define SHARDMESH_COMM_INPROCESS_PATIENCE_H_
+#ifndef SHARDMESH_COMM_INTERNAL_PATIENCE_H_
+#define SHARDMESH_COMM_INTERNAL_PATIENCE_H_
 
 #include <algorithm>
 #include <chrono>
 
-namespace shardmesh::inprocess {
+namespace shardmesh::internal {
 
 /// Counts time between looks at the clock, which are meant to be a sixteenth of the time-out apart.
 ///
@@ -53,6 +53,6 @@ class Patience {
   int late_looks_ = 0;
 };
 
-}  // namespace shardmesh::inprocess
+}  // namespace shardmesh::internal
 
-#endif  // SHARDMESH_COMM_INPROCESS_PATIENCE_H_
+#endif  // SHARDMESH_COMM_INTERNAL_PATIENCE_H_

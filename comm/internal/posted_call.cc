@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shardmesh/comm/inprocess/posted_call.h"
+#include "shardmesh/comm/internal/posted_call.h"
 
 #include <array>
 #include <utility>
@@ -7,19 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "shardmesh/comm/internal/strided_view.h"
 
-namespace shardmesh::inprocess {
+namespace shardmesh::internal {
 namespace {
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
-// " of layers.3" in "fsdp_gather of layers.3".
-std::string_view OwnerIn(std::string_view op) {
-  const size_t begin = op.find(" of ");
-  return begin == std::string_view::npos ? std::string_view() : op.substr(begin);
-}
-
-constexpr std::array<std::string_view, std::variant_size_v<Operands>> kKinds = {
-    "barrier", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "split"};
+// Of the alternatives of Operands.
+constexpr std::array<CollectiveKind, std::variant_size_v<Operands>> kKinds = {
+    CollectiveKind::kBarrier,   CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+    CollectiveKind::kAllReduce, CollectiveKind::kAllToAll,  CollectiveKind::kBroadcast,
+    CollectiveKind::kSplit};
 
 bool Same(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape();
@@ -82,8 +79,8 @@ std::string OperandsDifference(const std::vector<Item>& a, const std::vector<Ite
 Tensor Snapshot(ExecutionContext& context, const Tensor& tensor) {
   Tensor copy =
       Tensor::Empty(context, tensor.shape(), tensor.dtype(), MemoryCategory::kCommunication);
-  const internal::StridedView from(tensor);
-  internal::StridedView::Copy(from, internal::StridedView(copy), 0, from.elements());
+  const StridedView from(tensor);
+  StridedView::Copy(from, StridedView(copy), 0, from.elements());
   return copy;
 }
 
@@ -139,8 +136,13 @@ struct Detacher {
 
 }  // namespace
 
+std::string_view OwnerIn(std::string_view op) {
+  const size_t begin = op.find(" of ");
+  return begin == std::string_view::npos ? std::string_view() : op.substr(begin);
+}
+
 std::string CallName::ToString() const {
-  std::string text(kind);
+  std::string text(Name(kind));
   if (reduction) absl::StrAppend(&text, " ", View(Name(*reduction)));
   if (!op.empty()) absl::StrAppend(&text, " (op \"", op, "\")");
   return text;
@@ -179,4 +181,4 @@ void Detach(ExecutionContext& context, int rank, PostedCall& call) {
   std::visit(Detacher{context, rank}, call.operands);
 }
 
-}  // namespace shardmesh::inprocess
+}  // namespace shardmesh::internal

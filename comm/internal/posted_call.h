@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The arguments of one member of a collective, and whether those of two members fit together.
-#ifndef SHARDMESH_COMM_INPROCESS_POSTED_CALL_H_
-#define SHARDMESH_COMM_INPROCESS_POSTED_CALL_H_
+#ifndef SHARDMESH_COMM_INTERNAL_POSTED_CALL_H_
+#define SHARDMESH_COMM_INTERNAL_POSTED_CALL_H_
 
 #include <optional>
 #include <string>
@@ -13,7 +13,7 @@
 #include "shardmesh/base/reduce_op.h"
 #include "shardmesh/comm/communicator.h"
 
-namespace shardmesh::inprocess {
+namespace shardmesh::internal {
 
 struct SplitRequest {
   int color;
@@ -35,7 +35,7 @@ using Operands = std::variant<BarrierRequest, std::vector<AllGatherItem>,
 
 /// Its name in messages.
 struct CallName {
-  std::string_view kind;  ///< "all_gather", ..., "barrier", "split".
+  CollectiveKind kind = CollectiveKind::kBarrier;
   std::optional<ReduceOp> reduction;
   std::string op;
 
@@ -43,19 +43,15 @@ struct CallName {
   std::string ToString() const;
 };
 
+/// " of layers.3" in "fsdp_gather of layers.3".
+std::string_view OwnerIn(std::string_view op);
+
 struct PostedCall {
   PostedCall() = default;
   PostedCall(Operands operands, std::optional<ReduceOp> reduction, std::string_view op);
 
   Operands operands;
   CallName name;
-};
-
-/// A member of a group in one collective.
-struct Member {
-  bool has_posted = false;
-  bool is_detached = false;  ///< Its targets must not be written.
-  PostedCall call;
 };
 
 /// How two members' calls of one collective differ, as "f32[3] against f32[4] (item 2,
@@ -72,6 +68,6 @@ std::string PairDifference(const PostedCall& a, int i, const PostedCall& b, int 
 /// copied, targets keep only their shapes. Throws if there is no memory.
 void Detach(ExecutionContext& context, int rank, PostedCall& call);
 
-}  // namespace shardmesh::inprocess
+}  // namespace shardmesh::internal
 
-#endif  // SHARDMESH_COMM_INPROCESS_POSTED_CALL_H_
+#endif  // SHARDMESH_COMM_INTERNAL_POSTED_CALL_H_
