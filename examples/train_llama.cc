@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Trains a small Llama on the bytes of a text, with FSDP, HSDP and tensor parallelism over any mesh
-// of ranks in this process, and lets it write.
+// of ranks, threads or processes, and lets it write.
 //
 //   bazel run //examples:train_llama -- --mesh=dp=2,tp=2 --steps=100 --data=book.txt
+//   mpirun -n 4 bazel-bin/examples/train_llama --mesh=dp=2,tp=2     # built with --config=mpi
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@
 #include "shardmesh/base/error.h"
 #include "shardmesh/base/quoted.h"
 #include "shardmesh/base/status_macros.h"
+#include "shardmesh/comm/launch.h"
 #include "shardmesh/examples/training/byte_text.h"
 #include "shardmesh/examples/training/interrupt.h"
 #include "shardmesh/examples/training/metrics_file.h"
@@ -35,9 +37,11 @@ namespace shardmesh::examples {
 namespace {
 
 constexpr char kUsage[] =
-    "Trains a small Llama on the bytes of a text, sharded over a mesh of ranks in one process.\n"
+    "Trains a small Llama on the bytes of a text, sharded over a mesh of ranks: threads of one\n"
+    "process, or the processes that mpirun starts.\n"
     "\n"
     "  train_llama [--FLAG=VALUE]...\n"
+    "  mpirun -n 4 train_llama --mesh=dp=2,tp=2\n"
     "\n";
 constexpr char kExitCodes[] =
     "\n"
@@ -95,6 +99,11 @@ absl::StatusOr<MetricsFile> OpenMetrics(const std::string& path,
   return MetricsFile::Open(path);
 }
 
+// Of several processes the first one prints and writes.
+bool SpeaksForAll(const TrainFlags& flags) {
+  return flags.backend == Backend::kInprocess || GetLaunchedProcess().rank == 0;
+}
+
 absl::Status Run(const TrainFlags& flags) {
   WatchInterrupt();
   SHARDMESH_RETURN_IF_ERROR(flags.options.Validate());
@@ -107,7 +116,7 @@ absl::Status Run(const TrainFlags& flags) {
   Report report(std::cout, isatty(STDOUT_FILENO) != 0);
   std::vector<TrainObserver*> observers = {&report};
   std::optional<MetricsWriter> writer;
-  if (!flags.metrics.empty()) {
+  if (!flags.metrics.empty() && SpeaksForAll(flags)) {
     SHARDMESH_ASSIGN_OR_RETURN(MetricsFile file, OpenMetrics(UserPath(flags.metrics), path));
     observers.push_back(&writer.emplace(std::move(file)));
   }
@@ -117,7 +126,7 @@ absl::Status Run(const TrainFlags& flags) {
                              is_path ? &checkpoints.resume : nullptr}) {
     if (given != nullptr && !given->empty()) *given = UserPath(*given);
   }
-  return RunTraining(flags.options, text, observers, checkpoints);
+  return RunTraining(flags.options, text, observers, checkpoints, flags.backend);
 }
 
 int Fail(std::string_view message) {
@@ -153,6 +162,14 @@ int Main(const std::vector<std::string_view>& arguments) {
   const absl::Status thrown = Catch([&] { status = Run(*flags); });
   status.Update(thrown);
   if (status.ok()) return EXIT_SUCCESS;
+  const bool was_interrupted =
+      (absl::IsAborted(status) || absl::IsCancelled(status)) && InterruptSignal() != 0;
+  // The first process may be what is missing.
+  if (!SpeaksForAll(*flags) && !absl::IsUnavailable(status)) {
+    return !was_interrupted          ? EXIT_FAILURE
+           : absl::IsAborted(status) ? EXIT_SUCCESS
+                                     : kExitSignal + InterruptSignal();
+  }
   if (absl::IsAborted(status) && InterruptSignal() != 0)
     return Print(absl::StrCat(status.message(), "\n"), EXIT_SUCCESS);
   if (absl::IsCancelled(status) && InterruptSignal() != 0) {

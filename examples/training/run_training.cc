@@ -2,10 +2,10 @@
 #include "shardmesh/examples/training/run_training.h"
 
 #include <cmath>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "shardmesh/base/status_macros.h"
-#include "shardmesh/comm/run_ranks.h"
 #include "shardmesh/examples/training/interrupt.h"
 #include "shardmesh/examples/training/rank_exchange.h"
 #include "shardmesh/examples/training/sampler.h"
@@ -80,17 +80,21 @@ absl::Status TrainAndSample(Communicator& world, const TrainOptions& options, co
 
 absl::Status RunTraining(const TrainOptions& options, const ByteText& text,
                          const std::vector<TrainObserver*>& observers,
-                         const CheckpointOptions& checkpoints) {
+                         const CheckpointOptions& checkpoints, Backend backend) {
   // Here as well as in Trainer, so that the message is not that of one rank.
   SHARDMESH_RETURN_IF_ERROR(options.Validate());
   SHARDMESH_RETURN_IF_ERROR(checkpoints.Validate());
   SHARDMESH_RETURN_IF_ERROR(text.CheckHolds(options.sequence));
-  absl::Status end;
-  SHARDMESH_RETURN_IF_ERROR(
-      RunRanks(static_cast<int>(options.mesh.NumRanks()), [&](Communicator& world) {
+  std::mutex mutex;
+  absl::Status end;  // That of each rank here: all are alike.
+  SHARDMESH_RETURN_IF_ERROR(Launch(
+      static_cast<int>(options.mesh.NumRanks()),
+      [&](Communicator& world) {
         const absl::Status own = TrainAndSample(world, options, text, observers, checkpoints);
-        if (world.rank() == 0) end = own;
-      }));
+        const std::lock_guard lock(mutex);
+        end = own;
+      },
+      {}, backend));
   return end;
 }
 

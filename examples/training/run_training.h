@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "shardmesh/comm/launch.h"
 #include "shardmesh/examples/training/byte_text.h"
 #include "shardmesh/examples/training/run_checkpoints.h"
 #include "shardmesh/examples/training/step_metrics.h"
@@ -30,8 +31,9 @@ class TrainObserver {
   virtual void OnSample(const std::string& /*text*/) {}
 };
 
-/// Trains and samples on options.mesh's ranks, from where `checkpoints` says. A signal ends it
-/// between two steps or two bytes of the sample (interrupt.h).
+/// Trains and samples on options.mesh's ranks, threads or processes (Launch), from where
+/// `checkpoints` says. Observers see rank 0. A signal ends it between two steps or two bytes of the
+/// sample (interrupt.h).
 /// Errors: kInvalidArgument for options that are not valid or do not fit the text or each other,
 /// kCancelled after a signal, or kAborted if the state of that moment was saved, those of
 /// checkpoints,
@@ -39,7 +41,8 @@ class TrainObserver {
 /// else what the ranks failed with.
 absl::Status RunTraining(const TrainOptions& options, const ByteText& text,
                          const std::vector<TrainObserver*>& observers,
-                         const CheckpointOptions& checkpoints = {});
+                         const CheckpointOptions& checkpoints = {},
+                         Backend backend = Backend::kAuto);
 
 }  // namespace shardmesh::examples
 

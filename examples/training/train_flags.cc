@@ -22,7 +22,8 @@ namespace {
 /// A flag and the place of its value.
 struct Flag {
   std::string_view name;
-  std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, MeshShape*, Precision*> value;
+  std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, MeshShape*, Precision*, Backend*>
+      value;
   std::string_view meaning;
 
   bool IsBoolean() const { return std::holds_alternative<bool*>(value); }
@@ -34,6 +35,8 @@ std::vector<Flag> FlagsOf(TrainFlags& flags) {
   models::LlamaConfig& model = options.model;
   return {
       {"mesh", &options.mesh, "axes and their sizes, outermost first: dp_replicate, dp, tp"},
+      {"backend", &flags.backend,
+       "inprocess (ranks are threads), mpi (processes), or auto: processes under mpirun"},
       {"steps", &options.steps, "number of steps"},
       {"batch", &options.batch, "sequences in the global batch"},
       {"seq", &options.sequence, "bytes in a sequence"},
@@ -110,6 +113,11 @@ absl::Status Parse(std::string_view text, Precision& value) {
   return absl::OkStatus();
 }
 
+absl::Status Parse(std::string_view text, Backend& value) {
+  SHARDMESH_ASSIGN_OR_RETURN(value, ParseBackend(text));
+  return absl::OkStatus();
+}
+
 absl::Status Set(const Flag& flag, std::string_view text) {
   const absl::Status status =
       std::visit([text](auto* value) { return Parse(text, *value); }, flag.value);
@@ -125,6 +133,8 @@ std::string ToString(const Flag& flag) {
           return UnparseMesh(*value);
         } else if constexpr (std::is_same_v<T, Precision>) {
           return UnparsePrecision(*value);
+        } else if constexpr (std::is_same_v<T, Backend>) {
+          return std::string(Name(*value));
         } else if constexpr (std::is_same_v<T, bool>) {
           return *value ? "true" : "false";
         } else {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "shardmesh/comm/launch.h"
 #include "shardmesh/examples/training/run_checkpoints.h"
 #include "shardmesh/examples/training/train_options.h"
 
@@ -24,6 +25,7 @@ struct TrainFlags {
   CheckpointOptions checkpoints;
   std::string data;     ///< Path of the text; "" for the default.
   std::string metrics;  ///< Path of the file of metrics; "" for none.
+  Backend backend = Backend::kAuto;
   bool help = false;
 };
 
