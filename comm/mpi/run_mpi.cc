@@ -103,8 +103,8 @@ absl::Status Run(absl::FunctionRef<void(Communicator&)> fn, const RunOptions& op
   }
   bool is_whole = false;
   absl::Status status = world->End(is_whole);
-  // MPI_Finalize would wait for a process that is gone.
-  if (!is_whole) transport.AllowFinalize(false);
+  // MPI_Finalize would wait for a process that is gone. One that only was late may be back.
+  transport.AllowFinalize(is_whole);
   return status;
 }
 
