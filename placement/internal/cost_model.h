@@ -15,10 +15,6 @@
 
 namespace shardmesh::internal {
 
-/// A set of mesh axes, as bits.
-using AxisSet = uint32_t;
-
-inline constexpr bool Has(AxisSet set, int axis) { return ((set >> axis) & 1u) != 0; }
 AxisSet SetOf(const AxisList& axes);
 
 /// What a plan still has to do; axes may be in none of the sets.

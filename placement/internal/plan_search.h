@@ -12,11 +12,6 @@
 
 namespace shardmesh::internal {
 
-/// What a step, and each of its axes, is charged besides its seconds, so that costs which are equal
-/// but for rounding go to fewer steps, then to smaller groups.
-inline constexpr double kStepSeconds = 1e-8;
-inline constexpr double kAxisSeconds = 1e-9;
-
 /// The states of the cheapest plan, from `source` to `target`; each pair of neighbours is a step
 /// (`StepKindOf`). Empty if no plan stays below the cap on peak bytes.
 ///
