@@ -19,17 +19,6 @@ AxisSet SplitsOf(const PlanParts& parts, int dim) {
 
 uint8_t Bits(AxisSet set) { return static_cast<uint8_t>(set); }
 
-/// The state with `axes` in none of the sets: they replicate.
-CoarseState Without(CoarseState state, AxisSet axes) {
-  const uint8_t rest = Bits(~axes);
-  state.partial &= rest;
-  state.foreign &= rest;
-  state.settled &= rest;
-  state.original &= rest;
-  state.moved &= rest;
-  return state;
-}
-
 }  // namespace
 
 void CoarseSearch::Start(const PlanState& source, const PlanState& target, const CostModel& costs) {
@@ -37,17 +26,18 @@ void CoarseSearch::Start(const PlanState& source, const PlanState& target, const
   num_dims_ = costs.shape().size();
   source_parts_ = PlanParts(source, costs.real_axes());
   target_parts_ = PlanParts(target, costs.real_axes());
-  has_foreign_ = false;
-  if (source_parts_.partial != 0 && target_parts_.partial != 0) {
-    foreign_op_ = source.PartialOp(std::countr_zero(source_parts_.partial));
-    has_foreign_ = foreign_op_ != target.PartialOp(std::countr_zero(target_parts_.partial));
-  }
-  source_replicated_ = source_parts_.replicated;
+  op_ = target_parts_.partial != 0   ? target.PartialOp(std::countr_zero(target_parts_.partial))
+        : source_parts_.partial != 0 ? source.PartialOp(std::countr_zero(source_parts_.partial))
+                                     : ReduceOp::kSum;
+  foreign_op_ =
+      source_parts_.partial != 0 ? source.PartialOp(std::countr_zero(source_parts_.partial)) : op_;
+  has_foreign_ = foreign_op_ != op_;
   target_ = {.partial = Bits(target_parts_.partial), .settled = Bits(target_parts_.sharded)};
   source_ = Of(source_parts_, source);
   FillSets(source_parts_, target_parts_);
   nodes_.Clear();
   queue_.clear();
+  steps_.clear();
   const int index = NodeOf(target_);
   nodes_[index].rest = 0;
   queue_.push_back({nodes_[index].before, nodes_[index].before, index});
@@ -163,6 +153,8 @@ int CoarseSearch::NodeOf(const CoarseState& state) {
 void CoarseSearch::Relax(int index, AxisSet axes, double seconds) {
   Node& node = nodes_[index];
   const double rest = to_rest_ + seconds + Charge(axes);
+  steps_.push_back({rest, axes, to_index_, node.first_step});
+  node.first_step = static_cast<int>(steps_.size()) - 1;
   if (rest >= node.rest) return;
   node.rest = rest;
   node.is_closed = false;
@@ -173,13 +165,17 @@ void CoarseSearch::Relax(int index, AxisSet axes, double seconds) {
 void CoarseSearch::AddSlices() {
   const AxisSet sliced = to_.settled | to_.moved;
   for (AxisSet axes = sliced; axes != 0; axes = (axes - 1) & sliced) {
-    const int from = NodeOf(Without(to_, axes));
+    const int from = NodeOf(to_.Without(axes));
     if (from < 0 || !costs_->Fits(nodes_[from].elements, to_elements_)) continue;
-    const AxisSet other = to_.moved & ~axes;
-    const bool can_slice = other == 0 || HasRoom(target_dims_[to_.settled & axes]);
-    double seconds = can_slice ? costs_->CopySeconds(to_elements_) : kInfinite;
-    // An all-to-all may do it if it moves a split from anywhere to anywhere.
-    if (other != 0)
+    const AxisSet staying = to_.moved & ~axes;
+    if (staying != 0 && !HasRoom(target_dims_[to_.settled & axes])) {
+      const double seconds = costs_->AllToAllSeconds(axes | staying, 0, nodes_[from].elements);
+      Relax(from, axes | staying, seconds);
+      continue;
+    }
+    double seconds = costs_->CopySeconds(to_elements_);
+    // An all-to-all that takes moved splits along may be cheaper where links are fast.
+    if (staying != 0)
       seconds = std::min(seconds, costs_->AllToAllSeconds(axes, 0, nodes_[from].elements));
     Relax(from, axes, seconds);
   }
@@ -190,12 +186,12 @@ void CoarseSearch::AddMakePartials() {
   if (partial == 0 || !costs_->Fits(to_elements_, to_elements_)) return;
   const double seconds = costs_->CopySeconds(to_elements_);
   for (AxisSet axes = partial; axes != 0; axes = (axes - 1) & partial)
-    Relax(NodeOf(Without(to_, axes)), axes, seconds);
+    Relax(NodeOf(to_.Without(axes)), axes, seconds);
 }
 
 void CoarseSearch::AddReductions() {
   const auto add = [&](AxisSet axes, double seconds) {
-    CoarseState before = Without(to_, axes);
+    CoarseState before = to_.Without(axes);
     for (const bool is_foreign : {false, true}) {
       if (is_foreign ? !has_foreign_ || to_.partial != 0 : to_.foreign != 0) continue;
       CoarseState from = before;
@@ -214,35 +210,29 @@ void CoarseSearch::AddReductions() {
   }
 }
 
-void CoarseSearch::AddMoves(int axis, AxisSet changed, const CoarseState& before) {
-  const int num_axes = costs_->mesh().num_axes();
-  // What is Partial or original afterwards was it before, too.
-  const AxisSet fixed = ~costs_->real_axes() | to_.any_partial() | to_.original;
-  while (axis < num_axes && Has(fixed, axis)) ++axis;
-  if (axis == num_axes) {
-    AddMove(changed, before);
-    return;
+void CoarseSearch::AddMoves() {
+  // What each axis may have been before, one axis after the other. What is Partial or original
+  // afterwards was it before, too.
+  const AxisSet free = costs_->real_axes() & ~(to_.any_partial() | to_.original);
+  befores_.assign(1, {to_, 0});
+  for (AxisSet rest = free; rest != 0; rest &= rest - 1) {
+    const int axis = std::countr_zero(rest);
+    const uint8_t bit = Bits(1u << axis);
+    const size_t count = befores_.size();
+    const auto add = [&](CoarseState value) {
+      for (size_t i = 0; i < count; ++i) {
+        const uint64_t others = befores_[i].state.Without(bit).Word();
+        befores_.push_back(
+            {std::bit_cast<CoarseState>(others | value.Word()), befores_[i].changed | bit});
+      }
+    };
+    if (!Has(to_replicated_, axis)) add({});
+    if (!Has(to_.settled, axis) && Has(target_.settled, axis)) add({.settled = bit});
+    if (Has(source_.original, axis)) add({.original = bit});
+    // A move from anywhere to anywhere changes nothing here, and costs no less than none.
+    if (!Has(to_.moved, axis)) add({.moved = bit});
   }
-  AddMoves(axis + 1, changed, before);
-  const uint8_t bit = Bits(1u << axis);
-  const AxisSet with = changed | bit;
-  CoarseState other = Without(before, bit);
-  if (!Has(to_replicated_, axis)) AddMoves(axis + 1, with, other);
-  if (!Has(to_.settled, axis) && Has(target_.settled, axis)) {
-    other.settled |= bit;
-    AddMoves(axis + 1, with, other);
-    other.settled &= static_cast<uint8_t>(~bit);
-  }
-  if (Has(source_.original, axis)) {
-    other.original |= bit;
-    AddMoves(axis + 1, with, other);
-    other.original &= static_cast<uint8_t>(~bit);
-  }
-  // A move from anywhere to anywhere changes nothing here, and costs no less than none.
-  if (!Has(to_.moved, axis)) {
-    other.moved |= bit;
-    AddMoves(axis + 1, with, other);
-  }
+  for (const Before& before : befores_) AddMove(before.changed, before.state);
 }
 
 void CoarseSearch::AddMove(AxisSet changed, const CoarseState& before) {
@@ -264,6 +254,7 @@ void CoarseSearch::AddMove(AxisSet changed, const CoarseState& before) {
 }
 
 void CoarseSearch::Expand(int index) {
+  to_index_ = index;
   to_ = nodes_[index].state;
   to_rest_ = nodes_[index].rest;
   to_elements_ = nodes_[index].elements;
@@ -271,7 +262,7 @@ void CoarseSearch::Expand(int index) {
   AddSlices();
   AddMakePartials();
   AddReductions();
-  AddMoves(0, 0, to_);
+  AddMoves();
 }
 
 bool CoarseSearch::ExpandTop() {

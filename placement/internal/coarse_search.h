@@ -13,6 +13,7 @@
 #define SHARDMESH_PLACEMENT_INTERNAL_COARSE_SEARCH_H_
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -37,19 +38,23 @@ struct CoarseState {
   uint8_t settled = 0;   ///< They shard and, with all splits outside them, as in the target.
   uint8_t original = 0;  ///< They shard as in the source, with all splits outside them.
   uint8_t moved = 0;     ///< They shard in any other way.
+  uint8_t unused[3] = {};
 
   AxisSet sharded() const { return settled | original | moved; }
   AxisSet any_partial() const { return partial | foreign; }
+  /// The state in which `axes` replicate.
+  CoarseState Without(AxisSet axes) const {
+    // The set in each byte.
+    return std::bit_cast<CoarseState>(Word() & ~(axes * uint64_t{0x0101010101}));
+  }
 
   /// All of the state in one word.
-  uint64_t Word() const {
-    return partial | uint64_t{foreign} << 8 | uint64_t{settled} << 16 | uint64_t{original} << 24 |
-           uint64_t{moved} << 32;
-  }
+  uint64_t Word() const { return std::bit_cast<uint64_t>(*this); }
   friend bool operator==(const CoarseState& a, const CoarseState& b) {
     return a.Word() == b.Word();
   }
 };
+static_assert(sizeof(CoarseState) == sizeof(uint64_t));
 
 /// A* from the target backwards, with CostModel::MinSeconds from the source as the lower bound of
 /// what remains. Every step between states is a step of at most its cost between their coarse
@@ -63,25 +68,39 @@ class CoarseSearch {
     double before;     // At least, from the source.
     int64_t elements;  // At least.
     bool is_closed;
+    int first_step = -1;
+  };
+  /// A step of coarse plans over `axes`. If moved splits are anywhere before it and after it, an
+  /// all-to-all may take some of them along, which costs more.
+  struct Step {
+    double rest;  // To the target, with this step.
+    AxisSet axes;
+    int to;
+    int next;  // Another step from the same state, or -1.
   };
 
   /// Keeps a reference to `costs`. Starts a search; memory of the one before is used again.
   void Start(const PlanState& source, const PlanState& target, const CostModel& costs);
 
+  /// The formula's bound of the cost of a plan, with charges.
+  double bound() const { return nodes_[0].before; }
   /// The cost of the cheapest coarse plan, with charges; infinite if there is none.
   double Run();
   /// Finds all states on coarse plans of at most `limit`.
   void Extend(double limit);
 
   CoarseState Of(const PlanParts& parts, const PlanState& state) const;
-  /// Whether `settled` can be the settled axes of a state: with each are all outside it.
-  bool IsClosed(AxisSet settled) const { return settled_sets_[settled].is_valid; }
+  /// The op of the Partials of a state.
+  ReduceOp OpOf(const CoarseState& state) const { return state.foreign != 0 ? foreign_op_ : op_; }
 
-  /// Null if no plan within the limit of Run or Extend has such a state.
+  /// Null if no plan within the limit of Run or Extend has such a state. Its steps lead to all
+  /// states that are on such plans.
   const Node* Find(const CoarseState& state) {
     const int found = nodes_.Find(state);
     return found >= 0 && nodes_[found].is_closed ? &nodes_[found] : nullptr;
   }
+  const Node& node(int index) const { return nodes_[index]; }
+  const Step& step(int index) const { return steps_[index]; }
 
  private:
   static constexpr size_t kNumSets = size_t{1} << MeshShape::kMaxAxes;
@@ -124,8 +143,8 @@ class CoarseSearch {
   void AddSlices();
   void AddMakePartials();
   void AddReductions();
-  /// All-gathers and all-to-alls: what each axis may have been before, from `axis` on.
-  void AddMoves(int axis, AxisSet changed, const CoarseState& before);
+  /// All-gathers and all-to-alls.
+  void AddMoves();
   void AddMove(AxisSet changed, const CoarseState& before);
   /// Notes that the state that is expanded follows on the node by a step over `axes`.
   void Relax(int index, AxisSet axes, double seconds);
@@ -135,9 +154,8 @@ class CoarseSearch {
   int num_dims_ = 0;
   CoarseState source_, target_;
   PlanParts source_parts_, target_parts_;
-  AxisSet source_replicated_ = 0;
   bool has_foreign_ = false;
-  ReduceOp foreign_op_ = ReduceOp::kSum;
+  ReduceOp op_ = ReduceOp::kSum, foreign_op_ = ReduceOp::kSum;
   std::array<AxisSet, Dims::kMaxRank> source_splits_, target_splits_;
   std::array<uint8_t, kNumSets> source_dims_, target_dims_;  // That a set of axes splits.
   std::array<SettledSet, kNumSets> settled_sets_;
@@ -145,8 +163,15 @@ class CoarseSearch {
 
   NodeTable<Node> nodes_;
   std::vector<Entry> queue_;
+  std::vector<Step> steps_;
+  struct Before {
+    CoarseState state;
+    AxisSet changed;
+  };
+  std::vector<Before> befores_;  // Of AddMoves.
 
   // The state that is expanded.
+  int to_index_ = 0;
   CoarseState to_;
   AxisSet to_replicated_ = 0;
   double to_rest_ = 0;

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "shardmesh/base/dims.h"
 #include "shardmesh/mesh/mesh_shape.h"
@@ -93,10 +94,10 @@ class CostModel {
   struct Group {
     int num_axes = 0;
     int size = 1;
-    int rounds = 0;  ///< Of a tree: ceil(log2(size)).
     double latency_seconds = 0;
     double seconds_per_byte = 0;
-    double kept_factor = 0;  ///< (size - 1) / size.
+    double tree_seconds = 0;  ///< Latency times rounds.
+    double kept_factor = 0;   ///< (size - 1) / size.
   };
   /// Axes that are slower by `step` than those which are in the layers before only.
   struct Layer {
@@ -109,7 +110,7 @@ class CostModel {
   }
   double LinkSeconds(AxisSet axes, int trees, double bytes) const {
     const Group& group = groups_[axes];
-    return group.latency_seconds * (group.rounds * trees) + bytes * group.seconds_per_byte;
+    return group.tree_seconds * trees + bytes * group.seconds_per_byte;
   }
   int64_t AllReduceElements(AxisSet axes, int64_t elements) const {
     // Reduce-scatter and all-gather of the flattened elements:
@@ -138,7 +139,9 @@ class CostModel {
 
 bool IsLocal(StepKind kind);
 
-/// The kind of the step from one state to another over `axes`, those along which they differ.
+/// The kind of the step from one state to another over `axes`, those along which they differ;
+/// nothing if it takes more than one step. StepKindOf is for states that are one step apart.
+std::optional<StepKind> FindStepKind(AxisSet axes, const PlanState& from, const PlanState& to);
 StepKind StepKindOf(AxisSet axes, const PlanState& from, const PlanState& to);
 
 }  // namespace shardmesh::internal

@@ -21,17 +21,17 @@ class NodeTable {
 
   void Clear() {
     nodes_.clear();
-    slots_.assign(kMinSlots, -1);
+    slots_.assign(kMinSlots, {});
   }
 
   /// The index of the node of `state`, -1 if there is none; it may be added next.
   template <typename State>
   int Find(const State& state) {
     slot_ = SlotOf(state.Word());
-    return slots_[slot_];
+    return slots_[slot_].node;
   }
   int AddFound(const Node& node) {
-    slots_[slot_] = size();
+    slots_[slot_] = {node.state.Word(), size()};
     nodes_.push_back(node);
     if (nodes_.size() * 2 > slots_.size()) Grow();
     return size() - 1;
@@ -40,20 +40,26 @@ class NodeTable {
  private:
   static constexpr size_t kMinSlots = 512;
 
+  struct Slot {
+    uint64_t word = 0;
+    int node = -1;
+  };
+
   size_t SlotOf(uint64_t word) const {
-    size_t slot = (word * 0x9e3779b97f4a7c15u) >> 32;
-    while (true) {
-      slot &= slots_.size() - 1;
-      if (slots_[slot] < 0 || nodes_[slots_[slot]].state.Word() == word) return slot;
-      ++slot;
-    }
+    const size_t mask = slots_.size() - 1;
+    size_t slot = ((word * 0x9e3779b97f4a7c15u) >> 32) & mask;
+    while (slots_[slot].node >= 0 && slots_[slot].word != word) slot = (slot + 1) & mask;
+    return slot;
   }
   void Grow() {
-    slots_.assign(slots_.size() * 4, -1);
-    for (int i = 0; i < size(); ++i) slots_[SlotOf(nodes_[i].state.Word())] = i;
+    slots_.assign(slots_.size() * 4, {});
+    for (int i = 0; i < size(); ++i) {
+      const uint64_t word = nodes_[i].state.Word();
+      slots_[SlotOf(word)] = {word, i};
+    }
   }
 
-  std::vector<int> slots_ = std::vector<int>(kMinSlots, -1);
+  std::vector<Slot> slots_ = std::vector<Slot>(kMinSlots);
   std::vector<Node> nodes_;
   size_t slot_ = 0;
 };

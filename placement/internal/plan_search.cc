@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "shardmesh/placement/internal/coarse_search.h"
@@ -15,8 +16,6 @@ namespace shardmesh::internal {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-
-uint8_t Bits(AxisSet set) { return static_cast<uint8_t>(set); }
 
 class Search {
  public:
@@ -44,46 +43,22 @@ class Search {
     }
   };
 
-  static uint32_t BitOf(ReduceOp op) { return 1u << static_cast<int>(op); }
+  /// Whether the cheapest plan is one step, as many are, and the formula knows it.
+  bool IsOneStep();
   /// Finds the cheapest plan of at most `limit`, if there is one.
   void RunWithin(double limit);
   void Expand(int index);
-  void AddSlices();
-  void AddMakePartials();
-  void AddAllGathers();
-  void AddAllReduces();
-  void AddReduceScatters();
-  void AddAllToAlls();
-  void AddAllToAll(AxisSet axes, AxisSet replicated, AxisSet settled, double seconds);
+  /// Tries a step between coarse states, with those of `staying` that move along.
+  void TrySteps(const CoarseSearch::Step& step, AxisSet staying);
+  void TryStep(AxisSet axes, const CoarseSearch::Node& to);
+  /// The kind of a step over `axes` between coarse states.
+  StepKind KindOf(AxisSet axes, const CoarseState& to) const;
 
-  /// The coarse state after a step that takes `leaving` from where they are, and after which
-  /// `settled` shard as in the target and `moved` otherwise.
-  CoarseState After(AxisSet leaving, AxisSet settled, AxisSet moved) const {
-    const uint8_t stay = Bits(~leaving);
-    return {.partial = Bits(coarse_.partial & stay),
-            .foreign = Bits(coarse_.foreign & stay),
-            .settled = Bits((coarse_.settled & stay) | settled),
-            .original = Bits(coarse_.original & stay),
-            .moved = Bits((coarse_.moved & stay) | moved)};
-  }
-  /// Whether a step over `axes` of at least `seconds`, after which the coarse state is `after`, can
-  /// be part of a plan within the limit.
-  bool MayPay(double seconds, AxisSet axes, const CoarseState& after) {
-    const double total = from_seconds_ + seconds + Charge(axes);
-    if (total > limit_) return false;
-    const CoarseSearch::Node* found = coarse_search_.Find(after);
-    return found != nullptr && IsWithin(total + found->rest);
-  }
+  /// Whether a plan of at least `total` is within the limit.
   bool IsWithin(double total) {
     if (total <= limit_) return true;
     beyond_ = std::min(beyond_, total);
     return false;
-  }
-  /// Whether `settled` can be as in the target after a step that takes `leaving` from where they
-  /// are.
-  bool CanSettle(AxisSet leaving, AxisSet settled) const {
-    return (blocked_by_[settled] & ~leaving) == 0 &&
-           coarse_search_.IsClosed((coarse_.settled & ~leaving) | settled);
   }
   /// Calls `fn` with every state in which the splits of `leaving` have gone from `from_`, `settled`
   /// split as in the target, and `moved` any dims in any order inside what is there.
@@ -98,7 +73,22 @@ class Search {
     }
     return true;
   }
+  /// Whether the outermost of the splits that go from a dim, and come to it, stays, so that fewer
+  /// axes do the same.
+  bool IsDoneByFewer() const {
+    for (int dim = 0; dim < num_dims_; ++dim) {
+      const int kept = num_kept_[dim];
+      if (parts_.num_splits[dim] > kept && made_.num_splits[dim] > kept &&
+          parts_.splits[dim][kept] == made_.splits[dim][kept]) {
+        return true;
+      }
+    }
+    return false;
+  }
   int64_t ElementsOf(const PlanParts& parts) const;
+  /// Of a step from the state that is expanded; `replicated` are those of its axes that replicate
+  /// after it, `elements` what is there after it.
+  double SecondsOf(StepKind kind, AxisSet axes, AxisSet replicated, int64_t elements) const;
   double Charge(AxisSet axes) const { return kStepSeconds + kAxisSeconds * costs_->NumAxes(axes); }
   /// Notes the way to the state that is made by a step over `axes` from the one that is expanded.
   void Relax(AxisSet axes, double seconds);
@@ -109,7 +99,6 @@ class Search {
   int num_dims_ = 0;
   PlanState source_, target_;
   PlanParts goal_;
-  uint32_t ops_ = 0;
   CoarseSearch coarse_search_;
   NodeTable<Node> nodes_;
   std::vector<Entry> queue_;
@@ -142,13 +131,6 @@ void Search::Start(const PlanState& source, const PlanState& target, const CostM
   source_ = source;
   target_ = target;
   goal_ = PlanParts(target, axes_);
-  ops_ = 0;
-  for (const PlanState* state : {&source_, &target_}) {
-    for (AxisSet rest = axes_; rest != 0; rest &= rest - 1) {
-      const int axis = std::countr_zero(rest);
-      if (state->IsPartial(axis)) ops_ |= BitOf(state->PartialOp(axis));
-    }
-  }
   coarse_search_.Start(source, target, costs);
 }
 
@@ -161,6 +143,24 @@ int64_t Search::ElementsOf(const PlanParts& parts) const {
     elements *= costs_->Extent(dim, splits);
   }
   return elements;
+}
+
+double Search::SecondsOf(StepKind kind, AxisSet axes, AxisSet replicated, int64_t elements) const {
+  switch (kind) {
+    case StepKind::kSlice:
+      return costs_->CopySeconds(elements);
+    case StepKind::kMakePartial:
+      return costs_->CopySeconds(from_elements_);
+    case StepKind::kAllGather:
+      return costs_->AllGatherSeconds(axes, from_elements_);
+    case StepKind::kAllReduce:
+      return costs_->AllReduceSeconds(axes, from_elements_);
+    case StepKind::kReduceScatter:
+      return costs_->ReduceScatterSeconds(axes, elements);
+    case StepKind::kAllToAll:
+      return costs_->AllToAllSeconds(axes, replicated, from_elements_);
+  }
+  return kInfinite;
 }
 
 template <typename Fn>
@@ -235,118 +235,45 @@ void Search::Relax(AxisSet axes, double seconds) {
   std::push_heap(queue_.begin(), queue_.end());
 }
 
-void Search::AddSlices() {
-  // The box after a slice is that of the coarse state, or larger.
-  for (AxisSet axes = parts_.replicated; axes != 0; axes = (axes - 1) & parts_.replicated) {
-    const double least = costs_->CopySeconds(from_elements_ / costs_->GroupSize(axes));
-    const AxisSet target = axes & goal_.sharded;
-    for (AxisSet settled = target;; settled = (settled - 1) & target) {
-      const AxisSet moved = axes & ~settled;
-      if (CanSettle(0, settled) && MayPay(least, axes, After(0, settled, moved))) {
-        ForEachArrangement(0, settled, moved, [&] {
-          const int64_t elements = ElementsOf(made_);
-          if (costs_->Fits(from_elements_, elements)) Relax(axes, costs_->CopySeconds(elements));
-        });
-      }
-      if (settled == 0) break;
-    }
-  }
+StepKind Search::KindOf(AxisSet axes, const CoarseState& to) const {
+  if ((axes & to.any_partial()) != 0) return StepKind::kMakePartial;
+  const bool is_sharded_after = (axes & to.sharded()) != 0;
+  if ((axes & parts_.partial) != 0)
+    return is_sharded_after ? StepKind::kReduceScatter : StepKind::kAllReduce;
+  if ((axes & parts_.sharded) == 0) return StepKind::kSlice;
+  return is_sharded_after ? StepKind::kAllToAll : StepKind::kAllGather;
 }
 
-void Search::AddMakePartials() {
-  if (!costs_->Fits(from_elements_, from_elements_)) return;
-  const double seconds = costs_->CopySeconds(from_elements_);
-  uint32_t ops = ops_;
-  if (parts_.partial != 0) ops = BitOf(from_.PartialOp(std::countr_zero(parts_.partial)));
-  for (; ops != 0; ops &= ops - 1) {
-    for (AxisSet axes = parts_.replicated; axes != 0; axes = (axes - 1) & parts_.replicated) {
-      made_ = parts_;
-      made_state_ = from_;
-      made_.partial |= axes;
+void Search::TryStep(AxisSet axes, const CoarseSearch::Node& to) {
+  const StepKind kind = KindOf(axes, to.state);
+  const AxisSet replicated = axes & ~to.state.sharded() & ~to.state.any_partial();
+  const AxisSet settled = axes & to.state.settled;
+  // A lower bound; the box after a slice or reduce-scatter may be larger than that of `to`.
+  const double least = SecondsOf(kind, axes, replicated, to.elements);
+  if (!IsWithin(from_seconds_ + least + Charge(axes) + to.rest)) return;
+  if (!IsInner(axes) || (blocked_by_[settled] & ~axes) != 0) return;
+  ForEachArrangement(axes, settled, axes & to.state.moved, [&] {
+    if (kind == StepKind::kAllToAll && IsDoneByFewer()) return;
+    if (kind == StepKind::kMakePartial) {
       made_.replicated &= ~axes;
-      for (AxisSet rest = axes; rest != 0; rest &= rest - 1) {
-        made_state_.SetPartial(std::countr_zero(rest),
-                               static_cast<ReduceOp>(std::countr_zero(ops)));
-      }
-      Relax(axes, seconds);
+      made_.partial |= axes;
+      for (AxisSet rest = axes; rest != 0; rest &= rest - 1)
+        made_state_.SetPartial(std::countr_zero(rest), coarse_search_.OpOf(to.state));
     }
-  }
-}
-
-void Search::AddAllGathers() {
-  for (AxisSet axes = parts_.sharded; axes != 0; axes = (axes - 1) & parts_.sharded) {
-    const double seconds = costs_->AllGatherSeconds(axes, from_elements_);
-    if (!MayPay(seconds, axes, After(axes, 0, 0)) || !IsInner(axes)) continue;
-    ForEachArrangement(axes, 0, 0, [&] {
-      if (costs_->Fits(from_elements_, ElementsOf(made_))) Relax(axes, seconds);
-    });
-  }
-}
-
-void Search::AddAllReduces() {
-  if (!costs_->Fits(from_elements_, from_elements_)) return;
-  for (AxisSet axes = parts_.partial; axes != 0; axes = (axes - 1) & parts_.partial) {
-    const double seconds = costs_->AllReduceSeconds(axes, from_elements_);
-    if (MayPay(seconds, axes, After(axes, 0, 0)))
-      ForEachArrangement(axes, 0, 0, [&] { Relax(axes, seconds); });
-  }
-}
-
-void Search::AddReduceScatters() {
-  for (AxisSet axes = parts_.partial; axes != 0; axes = (axes - 1) & parts_.partial) {
-    const double least =
-        costs_->ReduceScatterSeconds(axes, from_elements_ / costs_->GroupSize(axes));
-    const AxisSet target = axes & goal_.sharded;
-    for (AxisSet settled = target;; settled = (settled - 1) & target) {
-      const AxisSet moved = axes & ~settled;
-      if (CanSettle(0, settled) && MayPay(least, axes, After(axes, settled, moved))) {
-        ForEachArrangement(axes, settled, moved, [&] {
-          const int64_t elements = ElementsOf(made_);
-          if (costs_->Fits(from_elements_, elements))
-            Relax(axes, costs_->ReduceScatterSeconds(axes, elements));
-        });
-      }
-      if (settled == 0) break;
-    }
-  }
-}
-
-void Search::AddAllToAlls() {
-  const AxisSet movable = parts_.sharded | parts_.replicated;
-  for (AxisSet axes = movable; axes != 0; axes = (axes - 1) & movable) {
-    const AxisSet sharded = axes & parts_.sharded;
-    if (sharded == 0 || !IsInner(axes)) continue;
-    if (from_seconds_ + costs_->AllToAllSeconds(axes, 0, from_elements_) > limit_) continue;
-    for (AxisSet replicated = sharded;; replicated = (replicated - 1) & sharded) {
-      if (replicated != axes) {
-        const double seconds = costs_->AllToAllSeconds(axes, replicated, from_elements_);
-        // What splits as in the target cannot move to there.
-        const AxisSet target = axes & ~replicated & goal_.sharded & ~AxisSet{coarse_.settled};
-        for (AxisSet settled = target;; settled = (settled - 1) & target) {
-          if (CanSettle(axes, settled) &&
-              MayPay(seconds, axes, After(axes, settled, axes & ~replicated & ~settled))) {
-            AddAllToAll(axes, replicated, settled, seconds);
-          }
-          if (settled == 0) break;
-        }
-      }
-      if (replicated == 0) break;
-    }
-  }
-}
-
-void Search::AddAllToAll(AxisSet axes, AxisSet replicated, AxisSet settled, double seconds) {
-  ForEachArrangement(axes, settled, axes & ~replicated & ~settled, [&] {
-    for (int dim = 0; dim < num_dims_; ++dim) {
-      // Where the outermost of the splits stays, the same is done by fewer axes.
-      const int kept = num_kept_[dim];
-      if (parts_.num_splits[dim] > kept && made_.num_splits[dim] > kept &&
-          parts_.splits[dim][kept] == made_.splits[dim][kept]) {
-        return;
-      }
-    }
-    if (costs_->Fits(from_elements_, ElementsOf(made_))) Relax(axes, seconds);
+    const int64_t elements = ElementsOf(made_);
+    if (costs_->Fits(from_elements_, elements))
+      Relax(axes, SecondsOf(kind, axes, replicated, elements));
   });
+}
+
+void Search::TrySteps(const CoarseSearch::Step& step, AxisSet staying) {
+  const CoarseSearch::Node& to = coarse_search_.node(step.to);
+  TryStep(step.axes, to);
+  if (((parts_.partial | to.state.any_partial()) & step.axes) != 0) return;
+  // An all-to-all may take along splits that are anywhere before and after it.
+  staying &= to.state.moved & ~step.axes;
+  for (AxisSet along = staying; along != 0; along = (along - 1) & staying)
+    TryStep(step.axes | along, to);
 }
 
 void Search::Expand(int index) {
@@ -370,12 +297,15 @@ void Search::Expand(int index) {
   blocked_by_[0] = 0;
   for (AxisSet set = 1; set <= goal_.sharded; ++set)
     blocked_by_[set] = blocked_by_[set & (set - 1)] | in_the_way[std::countr_zero(set)];
-  AddSlices();
-  AddMakePartials();
-  AddAllGathers();
-  AddAllReduces();
-  AddReduceScatters();
-  AddAllToAlls();
+  const CoarseSearch::Node& from = *coarse_search_.Find(coarse_);
+  for (int i = from.first_step; i >= 0;) {
+    const CoarseSearch::Step& step = coarse_search_.step(i);
+    if (IsWithin(from_seconds_ + step.rest)) TrySteps(step, coarse_.moved);
+    i = step.next;
+  }
+  // Moved splits that go anywhere else.
+  for (AxisSet along = coarse_.moved; along != 0; along = (along - 1) & coarse_.moved)
+    TryStep(along, from);
 }
 
 std::vector<PlanState> Search::PathTo(int index) const {
@@ -404,7 +334,16 @@ void Search::RunWithin(double limit) {
   }
 }
 
+bool Search::IsOneStep() {
+  const AxisSet axes = SetOf(ChangedAxes(source_, target_));
+  const std::optional<StepKind> kind = FindStepKind(axes, source_, target_);
+  if (!kind || !costs_->Fits(costs_->Elements(source_), costs_->Elements(target_))) return false;
+  const double seconds = costs_->Seconds(*kind, axes, source_, target_) + Charge(axes);
+  return seconds <= coarse_search_.bound() * kRounding;
+}
+
 std::vector<PlanState> Search::Run() {
+  if (IsOneStep()) return {source_, target_};
   const double least = coarse_search_.Run();
   expanded_ = 0;
   found_ = -1;
