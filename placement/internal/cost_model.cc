@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
+#include <utility>
 
 #include "shardmesh/base/check.h"
 #include "shardmesh/base/error.h"
@@ -15,6 +17,12 @@ int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 /// Rounds of a tree over `size` members: ceil(log2(size)). A merged group never takes more than its
 /// axes one by one.
 int TreeRounds(uint64_t size) { return std::bit_width(size - 1); }
+
+bool IsSame(const PlanOptions& a, const PlanOptions& b) {
+  return a.element_bytes == b.element_bytes &&
+         a.local_bytes_per_second == b.local_bytes_per_second &&
+         a.max_peak_bytes == b.max_peak_bytes && a.links == b.links;
+}
 
 }  // namespace
 
@@ -79,6 +87,24 @@ CostModel::CostModel(const MeshShape& mesh, const Dims& shape, const PlanOptions
   }
 }
 
+const CostModel& CostModel::Of(const MeshShape& mesh, const Dims& shape,
+                               const PlanOptions& options) {
+  // As many as the operands of an op differ in shape or dtype, as a rule.
+  static constexpr size_t kNumKept = 4;
+  static thread_local std::array<std::unique_ptr<const CostModel>, kNumKept> kept;
+  static thread_local size_t oldest = 0;
+  for (const std::unique_ptr<const CostModel>& costs : kept) {
+    if (costs != nullptr && costs->shape_ == shape && IsSame(costs->options_, options) &&
+        costs->mesh_ == mesh) {
+      return *costs;
+    }
+  }
+  auto costs = std::make_unique<const CostModel>(mesh, shape, options);
+  oldest = (oldest + 1) % kNumKept;
+  kept[oldest] = std::move(costs);
+  return *kept[oldest];
+}
+
 void CostModel::FillGroups() {
   for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
     const LinkCost link = Link(axis);
@@ -92,6 +118,7 @@ void CostModel::FillGroups() {
       group.latency_seconds = std::max(without.latency_seconds, link.latency_seconds);
       group.seconds_per_byte = std::max(without.seconds_per_byte, seconds_per_byte);
       group.tree_seconds = group.latency_seconds * TreeRounds(group.size);
+      group.part = 1.0 / group.size;
       group.kept_factor = static_cast<double>(group.size - 1) / group.size;
     }
   }
@@ -213,8 +240,8 @@ double CostModel::MinLinkSeconds(const Work& work, AxisSet target_sharded, AxisS
   return seconds;
 }
 
-double CostModel::MinSeconds(const Work& work, AxisSet target_sharded, AxisSet target_partial,
-                             double enough) const {
+double CostModel::MinSeconds(const Work& work, AxisSet target_sharded,
+                             AxisSet target_partial) const {
   double local = 0;
   // The last axis to become Partial does so when all of them replicate or are Partial.
   const AxisSet made = target_partial & ~(work.all_partial & ~work.reduced);
@@ -233,8 +260,7 @@ double CostModel::MinSeconds(const Work& work, AxisSet target_sharded, AxisSet t
   // layer are reduced, or it does not pay.
   const bool slices_first = bandwidth_layers_[0].step >= local_seconds_per_byte_;
   const AxisSet before = work.all_sharded | (num_bandwidth_layers_ > 1 ? work.all_partial : 0);
-  for (AxisSet sliced = replicated; sliced != 0 && local + least > enough;
-       sliced = (sliced - 1) & replicated) {
+  for (AxisSet sliced = replicated; sliced != 0; sliced = (sliced - 1) & replicated) {
     const double copy = slices_first ? BytesOver(before | sliced) * local_seconds_per_byte_ : 0;
     least = std::min(least, MinLinkSeconds(work, target_sharded, sliced) + copy);
   }

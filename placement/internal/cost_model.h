@@ -31,9 +31,15 @@ struct Work {
   AxisSet all_sharded = 0;
 };
 
-/// Costs of steps of one tensor on one mesh. Keeps references to the constructor's arguments.
+/// Costs of steps of one tensor on one mesh.
 class CostModel {
  public:
+  /// One that this thread keeps: the same tensors and meshes come again and again, and a bound
+  /// takes a tenth of the time of a cost model. It holds until the next call.
+  ///
+  /// Errors: throws Error(kInvalidArgument) if `options` does not fit the mesh.
+  static const CostModel& Of(const MeshShape& mesh, const Dims& shape, const PlanOptions& options);
+
   /// Errors: throws Error(kInvalidArgument) if `options` does not fit the mesh.
   CostModel(const MeshShape& mesh, const Dims& shape, const PlanOptions& options);
 
@@ -85,10 +91,8 @@ class CostModel {
   }
 
   /// A lower bound of the seconds that `work` takes on the way to a target that shards
-  /// `target_sharded` and is Partial on `target_partial`; any number up to `enough` if it is not
-  /// greater than that.
-  double MinSeconds(const Work& work, AxisSet target_sharded, AxisSet target_partial,
-                    double enough = 0) const;
+  /// `target_sharded` and is Partial on `target_partial`.
+  double MinSeconds(const Work& work, AxisSet target_sharded, AxisSet target_partial) const;
 
  private:
   struct Group {
@@ -97,6 +101,7 @@ class CostModel {
     double latency_seconds = 0;
     double seconds_per_byte = 0;
     double tree_seconds = 0;  ///< Latency times rounds.
+    double part = 1;          ///< 1 / size.
     double kept_factor = 0;   ///< (size - 1) / size.
   };
   /// Axes that are slower by `step` than those which are in the layers before only.
@@ -118,14 +123,14 @@ class CostModel {
     const int64_t group = groups_[axes].size;
     return elements + (group - 2) * ((elements + group - 1) / group);
   }
-  double BytesOver(AxisSet splits) const { return total_bytes_ / groups_[splits].size; }
+  double BytesOver(AxisSet splits) const { return total_bytes_ * groups_[splits].part; }
   double MinLinkSeconds(const Work& work, AxisSet target_sharded, AxisSet sliced) const;
   void FillGroups();
   void FillLayers();
 
-  const MeshShape& mesh_;
-  const Dims& shape_;
-  const PlanOptions& options_;
+  const MeshShape mesh_;
+  const Dims shape_;
+  const PlanOptions options_;
   AxisSet real_axes_ = 0;
   double local_seconds_per_byte_;
   double total_bytes_;
