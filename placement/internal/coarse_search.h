@@ -3,9 +3,10 @@
 // The planner's lower bound: cheapest plans in a space of coarse states, which forgets where splits
 // are that are neither as in the source nor as in the target.
 //
-//   CoarseSearch coarse(source, target, costs);
-//   double least = coarse.Run();                      // No plan is cheaper.
-//   coarse.Find(coarse.Of(parts, state))->rest;       // Nor what remains from a state on the way.
+//   CoarseSearch coarse;
+//   coarse.Start(source, target, costs);
+//   double least = coarse.Run();                  // No plan is cheaper,
+//   coarse.Find(coarse.Of(parts, state))->rest;   // nor is what remains from a state on the way.
 //
 // With 5 values per axis there are few coarse states (625 for four axes), they have no split
 // orders, and the cheapest coarse plan nearly always is one that exists.
@@ -79,7 +80,7 @@ class CoarseSearch {
     int next;  // Another step from the same state, or -1.
   };
 
-  /// Keeps a reference to `costs`. Starts a search; memory of the one before is used again.
+  /// Starts a search; memory of the one before is used again. Keeps a reference to `costs`.
   void Start(const PlanState& source, const PlanState& target, const CostModel& costs);
 
   /// The formula's bound of the cost of a plan, with charges.
@@ -99,6 +100,8 @@ class CoarseSearch {
     const int found = nodes_.Find(state);
     return found >= 0 && nodes_[found].is_closed ? &nodes_[found] : nullptr;
   }
+  /// Whether so many states were met that their memory should not be kept.
+  bool IsLarge() const { return steps_.size() > size_t{1} << 15; }
   const Node& node(int index) const { return nodes_[index]; }
   const Step& step(int index) const { return steps_[index]; }
 
