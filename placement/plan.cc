@@ -55,7 +55,7 @@ Plan MakePlan(const Layout& source, const Layout& target, const PlanOptions& opt
   }
   const MeshShape& mesh = source.mesh();
   const Dims& shape = source.global_shape();
-  const CostModel costs(mesh, shape, options);
+  const CostModel& costs = CostModel::Of(mesh, shape, options);
   Plan plan;
   plan.source = source;
   plan.target = target;
@@ -97,7 +97,7 @@ double MinSeconds(const Layout& source, std::span<const Placement> target,
                   const PlanOptions& options) {
   internal::Work work;
   internal::AxisSet target_sharded = 0, target_partial = 0;
-  const CostModel costs(source.mesh(), source.global_shape(), options);
+  const CostModel& costs = CostModel::Of(source.mesh(), source.global_shape(), options);
   for (int axis = 0; axis < source.num_axes(); ++axis) {
     const internal::AxisSet bit = costs.real_axes() & (1u << axis);
     const Placement &before = source.placement(axis), &after = target[axis];
@@ -105,12 +105,17 @@ double MinSeconds(const Layout& source, std::span<const Placement> target,
     if (after.IsPartial()) target_partial |= bit;
     if (before.IsPartial()) work.all_partial |= bit;
     if (before.IsShard()) work.all_sharded |= bit;
-    if (before.IsReplicate() || before == after) continue;
-    if (before.IsShard()) {
-      work.sharded |= bit;
-    } else {
+    if (before.IsPartial() && before != after)
       (after.IsShard() ? work.scattered : work.reduced) |= bit;
+  }
+  for (int dim = 0; dim < source.global_shape().size(); ++dim) {
+    // Splits inside one that leaves the dim move with it.
+    internal::AxisSet moving = 0;
+    for (const int axis : source.SplitAxes(dim)) {
+      const internal::AxisSet bit = costs.real_axes() & (1u << axis);
+      if (moving != 0 || !target[axis].IsShard(dim)) moving |= bit;
     }
+    work.sharded |= moving;
   }
   return costs.MinSeconds(work, target_sharded, target_partial);
 }

@@ -9,8 +9,9 @@
 // shards a random dim, in a random split order. `new_partials`: whether the target may be Partial
 // where the source is not. `cold_p50_us` and `cold_p99_us` are quantiles over the pairs, in CPU
 // time of the thread, so that what else runs on the machine does not count. Each plan is checked to
-// lead from its source to its target. `propagate_p99_us` is the same for Propagate with no plan in
-// its cache; operands have random placements, but for those that are alike in practice.
+// lead from its source to its target. `unequal_p99_us` is the same with links of three speeds, for
+// which there is no limit. `propagate_p99_us` is the same for Propagate with no plan in its cache;
+// operands have random placements, but for those that are alike in practice.
 #include <time.h>
 
 #include <algorithm>
@@ -82,7 +83,8 @@ std::vector<Pair> RandomPairs(const MeshShape& mesh, const Dims& shape, bool new
   return pairs;
 }
 
-void BM_ColdPlan(benchmark::State& state) {
+/// Microseconds of each plan.
+std::vector<double> TimeColdPlans(benchmark::State& state, const PlanOptions& options) {
   const MeshShape& mesh = Mesh(state.range(0));
   const Dims shape = state.range(1) == 2 ? Dims{4096, 8192} : Dims{16, 4096, 8192};
   const std::vector<Pair> pairs = RandomPairs(mesh, shape, state.range(2) != 0);
@@ -91,7 +93,7 @@ void BM_ColdPlan(benchmark::State& state) {
   for (auto unused : state) {
     const Pair& pair = pairs[next++ % pairs.size()];
     const double start = CpuMicroseconds();
-    const Plan plan = MakePlan(pair.source, pair.target, {.element_bytes = 2});
+    const Plan plan = MakePlan(pair.source, pair.target, options);
     samples.push_back(CpuMicroseconds() - start);
     Layout reached = pair.source;
     for (const Step& step : plan.steps) {
@@ -100,12 +102,30 @@ void BM_ColdPlan(benchmark::State& state) {
     }
     Require(reached == pair.target, plan.Explain());
   }
+  return samples;
+}
+
+void BM_ColdPlan(benchmark::State& state) {
+  const std::vector<double> samples = TimeColdPlans(state, {.element_bytes = 2});
   state.counters["cold_p50_us"] = Quantile(samples, 0.5);
   state.counters["cold_p99_us"] = Quantile(samples, 0.99);
 }
 BENCHMARK(BM_ColdPlan)
     ->ArgNames({"mesh", "dims", "new_partials"})
     ->ArgsProduct({{0, 1}, {2, 3}, {0, 1}})
+    ->Iterations(2000);
+
+// Three speeds: between pods, between machines, and inside a machine.
+void BM_ColdPlanUnequalLinks(benchmark::State& state) {
+  PlanOptions options = {.element_bytes = 2, .links = {{20e-6, 5e9}, {10e-6, 10e9}}};
+  options.links.resize(Mesh(state.range(0)).num_axes(), {2e-6, 200e9});
+  const std::vector<double> samples = TimeColdPlans(state, options);
+  state.counters["unequal_p50_us"] = Quantile(samples, 0.5);
+  state.counters["unequal_p99_us"] = Quantile(samples, 0.99);
+}
+BENCHMARK(BM_ColdPlanUnequalLinks)
+    ->ArgNames({"mesh", "dims", "new_partials"})
+    ->ArgsProduct({{0, 1}, {2, 3}, {1}})
     ->Iterations(2000);
 
 void BM_CachedPlan(benchmark::State& state) {

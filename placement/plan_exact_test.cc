@@ -29,15 +29,16 @@ bool IsSampled(uint64_t pair, uint64_t stride) {
 }
 
 std::vector<std::vector<LinkCost>> Links(const MeshShape& mesh) {
-  std::vector<LinkCost> no_latency, slow_first, slow_last;
+  std::vector<LinkCost> no_latency, slow_first, slow_last, like_copies;
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     const bool is_first = axis == 0, is_last = axis + 1 == mesh.num_axes();
     no_latency.push_back({0, axis % 2 == 0 ? 1e6 : 1e9});
     // The fast ones are faster than a local copy.
     slow_first.push_back(is_first ? LinkCost{20e-6, 1e9} : LinkCost{1e-6, 1e11});
+    like_copies.push_back({1e-6, PlanOptions().local_bytes_per_second});
     slow_last.push_back(is_last ? LinkCost{50e-6, 2e9} : LinkCost{3e-6, 3e10});
   }
-  return {{}, no_latency, slow_first, slow_last};
+  return {{}, no_latency, slow_first, slow_last, like_copies};
 }
 
 /// The number of pairs checked.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
+#include <utility>
 
 #include "shardmesh/base/check.h"
 #include "shardmesh/base/error.h"
@@ -16,6 +18,12 @@ int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 /// axes one by one.
 int TreeRounds(uint64_t size) { return std::bit_width(size - 1); }
 
+bool IsSame(const PlanOptions& a, const PlanOptions& b) {
+  return a.element_bytes == b.element_bytes &&
+         a.local_bytes_per_second == b.local_bytes_per_second &&
+         a.max_peak_bytes == b.max_peak_bytes && a.links == b.links;
+}
+
 }  // namespace
 
 AxisSet SetOf(const AxisList& axes) {
@@ -26,26 +34,33 @@ AxisSet SetOf(const AxisList& axes) {
 
 bool IsLocal(StepKind kind) { return kind == StepKind::kSlice || kind == StepKind::kMakePartial; }
 
-StepKind StepKindOf(AxisSet axes, const PlanState& from, const PlanState& to) {
-  const auto all = [&](auto&& test) {
-    for (int axis = 0; axis < MeshShape::kMaxAxes; ++axis) {
-      if (Has(axes, axis) && !test(axis)) return false;
+std::optional<StepKind> FindStepKind(AxisSet axes, const PlanState& from, const PlanState& to) {
+  // Those that replicate, are Partial and shard, before and after.
+  AxisSet replicated[2] = {}, partial[2] = {}, sharded[2] = {};
+  for (AxisSet rest = axes; rest != 0; rest &= rest - 1) {
+    const int axis = std::countr_zero(rest);
+    const AxisSet bit = rest & -rest;
+    const PlanState* states[] = {&from, &to};
+    for (int i = 0; i < 2; ++i) {
+      AxisSet& set = states[i]->IsReplicate(axis) ? replicated[i]
+                     : states[i]->IsShard(axis)   ? sharded[i]
+                                                  : partial[i];
+      set |= bit;
     }
-    return true;
-  };
-  if (all([&](int axis) { return from.IsReplicate(axis) && to.IsShard(axis); }))
-    return StepKind::kSlice;
-  if (all([&](int axis) { return from.IsReplicate(axis) && to.IsPartial(axis); }))
-    return StepKind::kMakePartial;
-  if (all([&](int axis) { return from.IsShard(axis) && to.IsReplicate(axis); }))
-    return StepKind::kAllGather;
-  if (all([&](int axis) { return from.IsPartial(axis) && to.IsReplicate(axis); }))
-    return StepKind::kAllReduce;
-  if (all([&](int axis) { return from.IsPartial(axis) && to.IsShard(axis); }))
-    return StepKind::kReduceScatter;
-  SHARDMESH_CHECK(all([&](int axis) { return !from.IsPartial(axis) && !to.IsPartial(axis); }))
-      << "no step changes these placements at once";
-  return StepKind::kAllToAll;
+  }
+  if (replicated[0] == axes && sharded[1] == axes) return StepKind::kSlice;
+  if (replicated[0] == axes && partial[1] == axes) return StepKind::kMakePartial;
+  if (sharded[0] == axes && replicated[1] == axes) return StepKind::kAllGather;
+  if (partial[0] == axes && replicated[1] == axes) return StepKind::kAllReduce;
+  if (partial[0] == axes && sharded[1] == axes) return StepKind::kReduceScatter;
+  if ((partial[0] | partial[1]) == 0) return StepKind::kAllToAll;
+  return std::nullopt;
+}
+
+StepKind StepKindOf(AxisSet axes, const PlanState& from, const PlanState& to) {
+  const std::optional<StepKind> kind = FindStepKind(axes, from, to);
+  SHARDMESH_CHECK(kind.has_value()) << "no step changes these placements at once";
+  return *kind;
 }
 
 CostModel::CostModel(const MeshShape& mesh, const Dims& shape, const PlanOptions& options)
@@ -72,6 +87,24 @@ CostModel::CostModel(const MeshShape& mesh, const Dims& shape, const PlanOptions
   }
 }
 
+const CostModel& CostModel::Of(const MeshShape& mesh, const Dims& shape,
+                               const PlanOptions& options) {
+  // As many as the operands of an op differ in shape or dtype, as a rule.
+  static constexpr size_t kNumKept = 4;
+  static thread_local std::array<std::unique_ptr<const CostModel>, kNumKept> kept;
+  static thread_local size_t oldest = 0;
+  for (const std::unique_ptr<const CostModel>& costs : kept) {
+    if (costs != nullptr && costs->shape_ == shape && IsSame(costs->options_, options) &&
+        costs->mesh_ == mesh) {
+      return *costs;
+    }
+  }
+  auto costs = std::make_unique<const CostModel>(mesh, shape, options);
+  oldest = (oldest + 1) % kNumKept;
+  kept[oldest] = std::move(costs);
+  return *kept[oldest];
+}
+
 void CostModel::FillGroups() {
   for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
     const LinkCost link = Link(axis);
@@ -82,9 +115,10 @@ void CostModel::FillGroups() {
       Group& group = groups_[set | (1u << axis)];
       group.num_axes = without.num_axes + 1;
       group.size = without.size * mesh_.size(axis);
-      group.rounds = TreeRounds(group.size);
       group.latency_seconds = std::max(without.latency_seconds, link.latency_seconds);
       group.seconds_per_byte = std::max(without.seconds_per_byte, seconds_per_byte);
+      group.tree_seconds = group.latency_seconds * TreeRounds(group.size);
+      group.part = 1.0 / group.size;
       group.kept_factor = static_cast<double>(group.size - 1) / group.size;
     }
   }
@@ -206,8 +240,8 @@ double CostModel::MinLinkSeconds(const Work& work, AxisSet target_sharded, AxisS
   return seconds;
 }
 
-double CostModel::MinSeconds(const Work& work, AxisSet target_sharded, AxisSet target_partial,
-                             double enough) const {
+double CostModel::MinSeconds(const Work& work, AxisSet target_sharded,
+                             AxisSet target_partial) const {
   double local = 0;
   // The last axis to become Partial does so when all of them replicate or are Partial.
   const AxisSet made = target_partial & ~(work.all_partial & ~work.reduced);
@@ -222,10 +256,14 @@ double CostModel::MinSeconds(const Work& work, AxisSet target_sharded, AxisSet t
   double least = MinLinkSeconds(work, target_sharded, 0);
   if ((work.scattered | work.reduced) == 0) return local + least;
   // Less is reduced if axes that replicate are sliced before, and gathered after unless the target
-  // shards them.
-  for (AxisSet sliced = replicated; sliced != 0 && local + least > enough;
-       sliced = (sliced - 1) & replicated)
-    least = std::min(least, MinLinkSeconds(work, target_sharded, sliced));
+  // shards them. If links are no faster than copies, they are sliced at once and before all of one
+  // layer are reduced, or it does not pay.
+  const bool slices_first = bandwidth_layers_[0].step >= local_seconds_per_byte_;
+  const AxisSet before = work.all_sharded | (num_bandwidth_layers_ > 1 ? work.all_partial : 0);
+  for (AxisSet sliced = replicated; sliced != 0; sliced = (sliced - 1) & replicated) {
+    const double copy = slices_first ? BytesOver(before | sliced) * local_seconds_per_byte_ : 0;
+    least = std::min(least, MinLinkSeconds(work, target_sharded, sliced) + copy);
+  }
   return local + least;
 }
 

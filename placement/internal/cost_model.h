@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "shardmesh/base/dims.h"
 #include "shardmesh/mesh/mesh_shape.h"
@@ -15,10 +16,6 @@
 
 namespace shardmesh::internal {
 
-/// A set of mesh axes, as bits.
-using AxisSet = uint32_t;
-
-inline constexpr bool Has(AxisSet set, int axis) { return ((set >> axis) & 1u) != 0; }
 AxisSet SetOf(const AxisList& axes);
 
 /// What a plan still has to do; axes may be in none of the sets.
@@ -34,9 +31,15 @@ struct Work {
   AxisSet all_sharded = 0;
 };
 
-/// Costs of steps of one tensor on one mesh. Keeps references to the constructor's arguments.
+/// Costs of steps of one tensor on one mesh.
 class CostModel {
  public:
+  /// One that this thread keeps: the same tensors and meshes come again and again, and a bound
+  /// takes a tenth of the time of a cost model. It holds until the next call.
+  ///
+  /// Errors: throws Error(kInvalidArgument) if `options` does not fit the mesh.
+  static const CostModel& Of(const MeshShape& mesh, const Dims& shape, const PlanOptions& options);
+
   /// Errors: throws Error(kInvalidArgument) if `options` does not fit the mesh.
   CostModel(const MeshShape& mesh, const Dims& shape, const PlanOptions& options);
 
@@ -88,19 +91,18 @@ class CostModel {
   }
 
   /// A lower bound of the seconds that `work` takes on the way to a target that shards
-  /// `target_sharded` and is Partial on `target_partial`; any number up to `enough` if it is not
-  /// greater than that.
-  double MinSeconds(const Work& work, AxisSet target_sharded, AxisSet target_partial,
-                    double enough = 0) const;
+  /// `target_sharded` and is Partial on `target_partial`.
+  double MinSeconds(const Work& work, AxisSet target_sharded, AxisSet target_partial) const;
 
  private:
   struct Group {
     int num_axes = 0;
     int size = 1;
-    int rounds = 0;  ///< Of a tree: ceil(log2(size)).
     double latency_seconds = 0;
     double seconds_per_byte = 0;
-    double kept_factor = 0;  ///< (size - 1) / size.
+    double tree_seconds = 0;  ///< Latency times rounds.
+    double part = 1;          ///< 1 / size.
+    double kept_factor = 0;   ///< (size - 1) / size.
   };
   /// Axes that are slower by `step` than those which are in the layers before only.
   struct Layer {
@@ -113,7 +115,7 @@ class CostModel {
   }
   double LinkSeconds(AxisSet axes, int trees, double bytes) const {
     const Group& group = groups_[axes];
-    return group.latency_seconds * (group.rounds * trees) + bytes * group.seconds_per_byte;
+    return group.tree_seconds * trees + bytes * group.seconds_per_byte;
   }
   int64_t AllReduceElements(AxisSet axes, int64_t elements) const {
     // Reduce-scatter and all-gather of the flattened elements:
@@ -121,14 +123,14 @@ class CostModel {
     const int64_t group = groups_[axes].size;
     return elements + (group - 2) * ((elements + group - 1) / group);
   }
-  double BytesOver(AxisSet splits) const { return total_bytes_ / groups_[splits].size; }
+  double BytesOver(AxisSet splits) const { return total_bytes_ * groups_[splits].part; }
   double MinLinkSeconds(const Work& work, AxisSet target_sharded, AxisSet sliced) const;
   void FillGroups();
   void FillLayers();
 
-  const MeshShape& mesh_;
-  const Dims& shape_;
-  const PlanOptions& options_;
+  const MeshShape mesh_;
+  const Dims shape_;
+  const PlanOptions options_;
   AxisSet real_axes_ = 0;
   double local_seconds_per_byte_;
   double total_bytes_;
@@ -142,7 +144,9 @@ class CostModel {
 
 bool IsLocal(StepKind kind);
 
-/// The kind of the step from one state to another over `axes`, those along which they differ.
+/// The kind of the step from one state to another over `axes`, those along which they differ;
+/// nothing if it takes more than one step. StepKindOf is for states that are one step apart.
+std::optional<StepKind> FindStepKind(AxisSet axes, const PlanState& from, const PlanState& to);
 StepKind StepKindOf(AxisSet axes, const PlanState& from, const PlanState& to);
 
 }  // namespace shardmesh::internal

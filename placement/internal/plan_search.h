@@ -4,7 +4,6 @@
 #ifndef SHARDMESH_PLACEMENT_INTERNAL_PLAN_SEARCH_H_
 #define SHARDMESH_PLACEMENT_INTERNAL_PLAN_SEARCH_H_
 
-#include <optional>
 #include <vector>
 
 #include "shardmesh/placement/internal/cost_model.h"
@@ -12,20 +11,15 @@
 
 namespace shardmesh::internal {
 
-/// What a step, and each of its axes, is charged besides its seconds, so that costs which are equal
-/// but for rounding go to fewer steps, then to smaller groups.
-inline constexpr double kStepSeconds = 1e-8;
-inline constexpr double kAxisSeconds = 1e-9;
-
 /// The states of the cheapest plan, from `source` to `target`; each pair of neighbours is a step
 /// (`StepKindOf`). Empty if no plan stays below the cap on peak bytes.
 ///
-/// A* over all states that the table in plan.h reaches, with CostModel::MinSeconds as the lower
-/// bound of what remains. Exact, unless the search ends early after kMaxExpanded states. Among
-/// equal costs the state that was found first wins; states are found in the order of slice, make
-/// partial, all-gather, all-reduce, reduce-scatter, all-to-all, for each in the order of the sets
-/// of axes read as binary numbers. The time does not depend on the number of ranks, as only sizes
-/// are used.
+/// A* over all states that the table in plan.h reaches. The lower bound is the exact cost of what
+/// remains in the space of coarse states (coarse_search.h), so that most searches go straight to
+/// the target. Exact, unless the search ends early after kMaxExpanded states. Among equal costs the
+/// state that was found first wins; steps are tried in the reverse of the order in which the coarse
+/// search met them. A pure function of its arguments; the memory of a search is kept for the
+/// thread's next one. The time does not depend on the number of ranks, as only sizes are used.
 std::vector<PlanState> FindStates(const PlanState& source, const PlanState& target,
                                   const CostModel& costs);
 

@@ -56,6 +56,22 @@ Layout PlanState::ToLayout(const MeshShape& mesh, const Dims& shape) const {
   return Layout::Make(mesh, placements, shape, order);
 }
 
+PlanParts::PlanParts(const PlanState& state, AxisSet axes) {
+  for (AxisSet rest = axes; rest != 0; rest &= rest - 1) {
+    const int axis = std::countr_zero(rest);
+    if (state.IsReplicate(axis)) {
+      replicated |= 1u << axis;
+    } else if (state.IsPartial(axis)) {
+      partial |= 1u << axis;
+    } else {
+      const int dim = state.ShardDim(axis);
+      sharded |= 1u << axis;
+      ++num_splits[dim];
+      splits[dim][state.Depth(axis)] = static_cast<uint8_t>(axis);
+    }
+  }
+}
+
 AxisList ChangedAxes(const PlanState& from, const PlanState& to) {
   const Splits before = SplitsOf(from), after = SplitsOf(to);
   std::array<bool, kMaxAxes> changed{};

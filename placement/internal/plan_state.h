@@ -17,10 +17,17 @@
 
 namespace shardmesh::internal {
 
+/// A set of mesh axes, as bits.
+using AxisSet = uint32_t;
+
+inline constexpr bool Has(AxisSet set, int axis) { return ((set >> axis) & 1u) != 0; }
+
 /// Immutable value type. A sharding axis has a dim and a depth, the number of splits of that dim
 /// outside it. Axes of size one are always Replicate here, as no box depends on them.
 class PlanState {
  public:
+  /// Replicate everywhere.
+  PlanState() = default;
   explicit PlanState(const Layout& layout);
 
   /// The layout of this state, with Replicate on axes of size one.
@@ -57,6 +64,19 @@ class PlanState {
 
   std::array<uint8_t, 8> codes_{};
   static_assert(MeshShape::kMaxAxes <= 8);
+};
+
+/// A state taken apart: its axes by placement, and the axes that split each dim.
+struct PlanParts {
+  AxisSet replicated = 0;
+  AxisSet partial = 0;
+  AxisSet sharded = 0;
+  std::array<uint8_t, Dims::kMaxRank> num_splits{};
+  std::array<std::array<uint8_t, MeshShape::kMaxAxes>, Dims::kMaxRank> splits;  // Outermost first.
+
+  PlanParts() = default;
+  /// Of those of `axes`.
+  PlanParts(const PlanState& state, AxisSet axes);
 };
 
 /// The axes along which data moves when `from` becomes `to`, in mesh order: those whose placement
