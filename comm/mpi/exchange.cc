@@ -396,6 +396,11 @@ std::string Exchange::ToString() const {
                                   "\" (ranks ", RankList(group_->world_ranks),
                                   "): ", call_.name.ToString(), "; arrived: ", RankList(arrived));
   if (!missing.empty()) absl::StrAppend(&text, "; missing: ", RankList(missing));
+  std::vector<int> moving;
+  for (int m = 0; m < static_cast<int>(peers_.size()); ++m) {
+    if (!peers_[m].transfers.empty()) moving.push_back(group_->world_ranks[m]);
+  }
+  if (!moving.empty()) absl::StrAppend(&text, "; data in flight with: ", RankList(moving));
   return text;
 }
 

@@ -491,7 +491,12 @@ absl::Status ProcessWorld::End(bool& is_whole) {
       break;
     }
   }
-  for (auto& [key, exchange] : active_) exchange->Cancel();
+  for (auto& [key, exchange] : active_) {
+    exchange->Cancel();
+    // MPI may still read or write what is in flight to a process that is gone.
+    static auto* const given_up = new std::vector<std::shared_ptr<Exchange>>;
+    if (exchange->HasBegun()) given_up->push_back(exchange);
+  }
   active_.clear();
   if (failed_) return absl::Status(cause_.code(), absl::StrCat(cause_.message(), first_hit_));
   cause_ = absl::FailedPreconditionError("RunMpi has returned");

@@ -34,6 +34,7 @@ bool Transfer::Test() {
 }
 
 void Transfer::Cancel() {
+  if (!std::exchange(can_cancel_, false)) return;
   for (MPI_Request& request : requests_) {
     if (request != MPI_REQUEST_NULL) Check(MPI_Cancel(&request), "MPI_Cancel");
   }
@@ -133,6 +134,7 @@ Transfer Transport::StartSend(int peer, int tag, const void* from, int64_t bytes
 
 Transfer Transport::StartReceive(int peer, int tag, void* to, int64_t bytes) {
   Transfer transfer;
+  transfer.can_cancel_ = true;
   for (int64_t begin = 0; begin < bytes; begin += kMostBytesOfAPiece) {
     transfer.requests_.push_back(MPI_REQUEST_NULL);
     Check(MPI_Irecv(static_cast<char*>(to) + begin,

@@ -29,12 +29,14 @@ class Transfer {
   Transfer() = default;
   /// Whether it has ended.
   bool Test();
-  /// Ends a receive that nothing has come for. What has begun goes on.
+  /// Ends a receive that nothing has come for. A send cannot be taken back (Open MPI crashes): it
+  /// and its memory are left to MPI.
   void Cancel();
 
  private:
   friend class Transport;
   absl::InlinedVector<MPI_Request, 1> requests_;  // One for each piece that an int can count.
+  bool can_cancel_ = false;  // A receive, once: Open MPI crashes on a second time.
 };
 
 /// Not thread-safe. One for the process, made by Get.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program of several processes of which rank 1 dies, for mpi_death_test.sh. Arguments: how, and
+// A program of several processes of which rank 1 dies, or none, for tests. Arguments: how, and
 // the time-out in milliseconds. Each rank says on stderr what its run ended with.
 #include <signal.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ void Die(const std::string& how) {
   if (how == "stop") kill(getpid(), SIGSTOP);
   if (how == "exit") _exit(3);
   if (how == "exit0") _exit(0);
-  if (how == "abort") abort();
+  if (how == "abort") abort();  // Else nobody dies.
 }
 
 int Main(const std::string& how, int milliseconds) {
