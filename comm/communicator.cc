@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "shardmesh/base/error.h"
+#include "shardmesh/base/rank_list.h"
 #include "shardmesh/comm/internal/operands.h"
 #include "shardmesh/comm/internal/strided_view.h"
 #include "shardmesh/tensor/time_profile.h"
@@ -120,6 +122,28 @@ void Communicator::Barrier(std::string_view op) {
     return;
   }
   DoBarrier(op);
+}
+
+std::unique_ptr<Communicator> Communicator::Subgroup(const std::vector<int>& members,
+                                                     std::string name) {
+  bool has_own = false;
+  std::vector<bool> seen(world_ranks_.size());
+  for (const int member : members) {
+    if (member < 0 || member >= size() || seen[member]) {
+      ThrowInvalid(
+          "Subgroup \"", name, "\" of group \"", name_, "\": member ", member,
+          member < 0 || member >= size() ? " is not one of its " : " is given twice; it has ",
+          size());
+    }
+    seen[member] = true;
+    has_own = has_own || member == rank_;
+  }
+  if (!has_own) {
+    ThrowInvalid("Subgroup \"", name, "\" of group \"", name_, "\": rank ", rank_,
+                 " is not one of its members ", RankList(members));
+  }
+  const int ordinal = num_subgroups_[{members, name}]++;
+  return DoSubgroup(members, std::move(name), ordinal);
 }
 
 void Communicator::AddObserver(CollectiveObserver* observer) {

@@ -35,10 +35,12 @@
 #define SHARDMESH_COMM_COMMUNICATOR_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -117,6 +119,12 @@ class Communicator {
   /// negative color gives null. Waits.
   virtual std::unique_ptr<Communicator> Split(int color, int key, std::string name) = 0;
 
+  /// The group of `members` of this one, in their order, of which this rank is one. Local: only the
+  /// members need to ask, each when it likes, and as often as the others for the same members and
+  /// name. Errors: throws Error(kInvalidArgument) if a member is not in this group or given twice,
+  /// or this rank is none.
+  std::unique_ptr<Communicator> Subgroup(const std::vector<int>& members, std::string name);
+
   /// Fails the world with `cause` from this rank: all pending and later waits on every rank throw
   /// it. Thread-safe.
   virtual void Fail(const absl::Status& cause) = 0;
@@ -142,6 +150,9 @@ class Communicator {
   virtual Work DoAllToAll(std::vector<AllToAllItem> batch, std::string_view op) = 0;
   virtual Work DoBroadcast(std::vector<Tensor> tensors, int root, std::string_view op) = 0;
   virtual void DoBarrier(std::string_view op) = 0;
+  /// `ordinal` counts the groups of these members and name that this communicator has made.
+  virtual std::unique_ptr<Communicator> DoSubgroup(const std::vector<int>& members,
+                                                   std::string name, int ordinal) = 0;
 
  private:
   /// Tells the observers, if there are any; `bytes_sent` is called then.
@@ -151,6 +162,7 @@ class Communicator {
   std::vector<int> world_ranks_;
   std::string name_;
   std::shared_ptr<RankContext> context_;
+  std::map<std::pair<std::vector<int>, std::string>, int> num_subgroups_;
 };
 
 }  // namespace shardmesh

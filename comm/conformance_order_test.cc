@@ -263,6 +263,37 @@ TEST(Split, OfASplitNamesRanksOfTheWorld) {
             absl::OkStatus());
 }
 
+TEST(Subgroup, IsMadeByItsMembersAlone) {
+  OnEveryWorld([](Communicator& world) {
+    // Odd ranks in descending order, asked for when each likes; even ones do something else.
+    std::vector<int> odd;
+    for (int r = world.size() - 1; r >= 0; --r) {
+      if (r % 2 == 1) odd.push_back(r);
+    }
+    const bool is_odd = world.rank() % 2 == 1;
+    for (int again = 0; again < 2 && is_odd; ++again) {
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      const auto group = world.Subgroup(odd, "odd");
+      EXPECT_EQ(group->world_ranks(), odd);
+      EXPECT_EQ(group->name(), "odd");
+      EXPECT_EQ(group->world_rank(), world.rank());
+      const Tensor x = SampleTensor<float>(world.context(), Form::kContiguous, {103},
+                                           SeedOf(world.rank(), again));
+      group->AllReduce({{x, x}}, ReduceOp::kSum).Wait();
+      ExpectReduced<float>(x, *group, ReduceOp::kSum, again, "odd ranks");
+      const auto alone = group->Subgroup({group->rank()}, "alone");
+      EXPECT_EQ(alone->world_ranks(), std::vector<int>{world.rank()});
+      alone->Barrier();
+    }
+    world.Barrier();
+    for (const std::vector<int>& wrong :
+         {std::vector<int>{world.size()}, {-1}, {world.rank(), world.rank()}, {}}) {
+      EXPECT_EQ(Catch([&] { world.Subgroup(wrong, "wrong"); }).code(),
+                absl::StatusCode::kInvalidArgument);
+    }
+  });
+}
+
 TEST(Barrier, ReturnsWhenAllHaveCalled) {
   for (const int size : WorldSizes()) {
     EXPECT_EQ(RunWorld(size,

@@ -49,18 +49,6 @@ struct Grid {
     for (const int64_t p : positions) result.push_back(ranks[p]);
     return result;
   }
-
-  // All groups along `axes`, in the order of their first members.
-  std::vector<std::vector<int>> GroupsAlong(const std::vector<int>& axes) const {
-    std::vector<std::vector<int>> groups;
-    for (int64_t p = 0; p < static_cast<int64_t>(ranks.size()); ++p) {
-      const bool is_first =
-          std::all_of(axes.begin(), axes.end(), [&](int axis) { return CoordOf(p, axis) == 0; });
-      if (is_first) groups.push_back(RanksAlong(p, axes));
-    }
-    std::sort(groups.begin(), groups.end());
-    return groups;
-  }
 };
 
 std::string JoinedNames(const MeshShape& shape, std::span<const int> axes) {
@@ -91,17 +79,15 @@ struct DeviceMesh::Root {
   explicit Root(Communicator& world)
       : world(world), context(world.context()), lifetime(world.lifetime()) {}
 
-  // The group of `groups` that contains this rank. `groups` is the same list on all ranks. The
-  // first call for a list is collective over the ranks of Create; later ones find it in the cache,
-  // on every rank alike.
-  Communicator& GroupAmong(std::vector<std::vector<int>> groups, const std::string& name);
+  // The group of these ranks of the world, of which this rank is one; made by the first call.
+  // Local: the ranks of a slice are nobody else's business.
+  Communicator& GroupOf(const std::vector<int>& world_ranks, const std::string& name);
 
   Communicator& world;        // Until the rank ends.
   ExecutionContext& context;  // The same.
   const std::shared_ptr<const RankLifetime> lifetime;
-  Communicator* whole = nullptr;  // All ranks of Create; null on ranks outside.
-  std::map<std::pair<std::vector<std::vector<int>>, std::string>, std::unique_ptr<Communicator>>
-      groups;
+  std::unique_ptr<Communicator> whole;  // All ranks of Create; null on ranks outside.
+  std::map<std::pair<std::vector<int>, std::string>, std::unique_ptr<Communicator>> groups;
 };
 
 struct DeviceMesh::Data {
@@ -124,26 +110,17 @@ struct DeviceMesh::Data {
   Communicator& MakeGroup(std::span<const int> axes, const std::string& name) const;
 };
 
-Communicator& DeviceMesh::Root::GroupAmong(std::vector<std::vector<int>> all,
-                                           const std::string& name) {
-  const auto found = groups.find({all, name});
-  if (found != groups.end()) return *found->second;
-  for (size_t color = 0; color < all.size(); ++color) {
-    const auto own = std::find(all[color].begin(), all[color].end(), world.world_rank());
-    if (own == all[color].end()) continue;
-    auto group =
-        whole->Split(static_cast<int>(color), static_cast<int>(own - all[color].begin()), name);
-    Communicator& result = *group;
-    if (result.world_ranks() != all[color]) {
-      ThrowInvalid("ranks disagree about the mesh: on rank ", world.world_rank(), " group \"", name,
-                   "\" has ranks ", RankList(all[color]), ", but it was made of ",
-                   RankList(result.world_ranks()));
-    }
-    groups.emplace(std::pair(std::move(all), name), std::move(group));
-    return result;
+Communicator& DeviceMesh::Root::GroupOf(const std::vector<int>& world_ranks,
+                                        const std::string& name) {
+  std::unique_ptr<Communicator>& group = groups[{world_ranks, name}];
+  if (group != nullptr) return *group;
+  std::vector<int> members;
+  for (const int rank : world_ranks) {
+    const std::vector<int>& all = whole->world_ranks();
+    members.push_back(static_cast<int>(std::find(all.begin(), all.end(), rank) - all.begin()));
   }
-  SHARDMESH_CHECK(false) << "rank " << world.world_rank() << " is in no group \"" << name << "\"";
-  __builtin_unreachable();
+  group = whole->Subgroup(members, name);
+  return *group;
 }
 
 void DeviceMesh::Data::Locate() {
@@ -158,7 +135,8 @@ Communicator& DeviceMesh::Data::MakeGroup(std::span<const int> axes,
                                           const std::string& name) const {
   std::vector<int> along;
   for (const int axis : axes) along.push_back(grid_axes[axis]);
-  return root->GroupAmong(grid.GroupsAlong(along), name);
+  const int64_t own = grid.PositionOf(root->world.world_rank());
+  return root->GroupOf(grid.RanksAlong(own, along), name);
 }
 
 DeviceMesh DeviceMesh::Create(Communicator& world, const MeshShape& shape) {
@@ -183,7 +161,8 @@ DeviceMesh DeviceMesh::Create(Communicator& world, const MeshShape& shape,
   data->shape = shape;
   data->Locate();
 
-  const std::string name = JoinedNames(shape, data->grid_axes);
+  // By its name all ranks see whether they mean the same mesh.
+  const std::string name = shape.ToString();
   const auto key = static_cast<int>(data->grid.PositionOf(world.world_rank()));
   auto whole = world.Split(data->is_member ? 0 : -1, key, name);
   if (!data->is_member) return DeviceMesh(data);
@@ -192,9 +171,7 @@ DeviceMesh DeviceMesh::Create(Communicator& world, const MeshShape& shape,
                  " was given ", RankList(data->grid.ranks), ", together they are ",
                  RankList(whole->world_ranks()));
   }
-  data->root->whole = whole.get();
-  data->root->groups.emplace(std::pair(data->grid.GroupsAlong(data->grid_axes), name),
-                             std::move(whole));
+  data->root->whole = std::move(whole);
   for (int axis = 0; axis < shape.num_axes(); ++axis) {
     data->axis_groups.push_back(&data->MakeGroup({&axis, 1}, shape.axis(axis).name));
   }

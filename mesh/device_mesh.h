@@ -56,18 +56,17 @@ class DeviceMesh {
   DeviceMesh Slice(const std::vector<std::string>& axes) const;
   /// The mesh in which `axes` (adjacent or not, in the order given, first outermost) become one
   /// axis `name`, at the position of the first of them in that order, with the latency and the
-  /// bandwidth of the slowest of them. The first call is
-  /// collective over the ranks of Create; repeated calls are local and return an equal mesh.
+  /// bandwidth of the slowest of them. Local; repeated calls return an equal mesh.
   DeviceMesh Flatten(const std::vector<std::string>& axes, std::string_view name) const;
   /// The mesh in which axis `axis` becomes `parts`, first outermost; their sizes must multiply to
-  /// its size. The first call is collective over the ranks of Create.
+  /// its size. Local.
   DeviceMesh Unflatten(std::string_view axis, const std::vector<MeshAxis>& parts) const;
 
   /// The communicator of the ranks that differ from this one only in `axis`, ordered by coordinate.
   Communicator& Group(int axis) const;
   Communicator& Group(std::string_view axis) const { return Group(shape().Index(axis)); }
-  /// The same for several axes, row-major in mesh order; named "dp+tp". Cached: the first call is
-  /// collective over the ranks of Create, even if this mesh is a slice.
+  /// The same for several axes, row-major in mesh order; named "dp+tp". Local: what the ranks of a
+  /// slice do among themselves is no business of other slices.
   Communicator& Group(std::span<const int> axes) const;
   /// The communicator of all ranks of the mesh.
   Communicator& WorldGroup() const;

@@ -22,7 +22,7 @@ using Names = std::vector<std::string>;
 class CountingCommunicator final : public Communicator {
  public:
   CountingCommunicator(Communicator& inner, int* splits)
-      : Communicator(inner.rank(), inner.world_ranks(), inner.name()),
+      : Communicator(inner.rank(), inner.world_ranks(), inner.name(), inner.rank_context()),
         inner_(inner),
         splits_(splits) {}
   CountingCommunicator(std::unique_ptr<Communicator> inner, int* splits)
@@ -30,10 +30,6 @@ class CountingCommunicator final : public Communicator {
     owned_ = std::move(inner);
   }
 
-  ExecutionContext& context() const override { return inner_.context(); }
-  TypeMap& locals() const override { return inner_.locals(); }
-  absl::Duration timeout() const override { return inner_.timeout(); }
-  const std::shared_ptr<RankLifetime>& lifetime() const override { return inner_.lifetime(); }
   void Fail(const absl::Status& cause) override { inner_.Fail(cause); }
   std::unique_ptr<Communicator> Split(int color, int key, std::string name) override {
     ++*splits_;
@@ -43,6 +39,13 @@ class CountingCommunicator final : public Communicator {
   }
 
  private:
+  void ThrowIfFailed() override {}
+  std::unique_ptr<Communicator> DoSubgroup(const std::vector<int>& members, std::string name,
+                                           int /*ordinal*/) override {
+    ++*splits_;
+    return std::make_unique<CountingCommunicator>(inner_.Subgroup(members, std::move(name)),
+                                                  splits_);
+  }
   Work DoAllGather(std::vector<AllGatherItem> batch, std::string_view op) override {
     return inner_.AllGather(std::move(batch), op);
   }
@@ -317,8 +320,33 @@ TEST(DeviceMesh, RepeatingASliceOrFlattenIsEqualAndCreatesNoGroup) {
       EXPECT_EQ(&mesh.Group(dp_cp), &mesh.Slice({"dp", "cp"}).WorldGroup());
       EXPECT_EQ(&mesh.WorldGroup(), &mesh.WorldGroup());
     }
-    EXPECT_EQ(splits, 6);
+    EXPECT_EQ(splits, 7);  // And the group of all ranks.
     EXPECT_EQ(data["data"].ranks().size(), 4u);
+  });
+}
+
+TEST(DeviceMesh, AGroupOfASliceIsTheBusinessOfItsRanksAlone) {
+  // Stages of a pipeline run different programs: one works on all its ranks, the other on pairs.
+  OnRanks(8, [](Communicator& world) {
+    const DeviceMesh mesh = DeviceMesh::Create(world, {{"pp", 2}, {"dp", 2}, {"tp", 2}});
+    const DeviceMesh stage = mesh.Slice({"dp", "tp"});
+    const int stage_number = mesh.coord()[0];
+    const auto sum_over = [&](Communicator& group) {
+      const Tensor x = Tensor::FromValues<int32_t>(mesh.context(), {}, {1 << world.rank()});
+      group.AllReduce({{x, x}}, ReduceOp::kSum, "stage").Wait();
+      return x.IntegerItem();
+    };
+    if (stage_number == 0) {
+      ExpectGroup(stage.WorldGroup(), {{0, 1, 2, 3}}, "the first stage");
+      EXPECT_EQ(sum_over(stage.WorldGroup()), 0x0f);
+    } else {
+      EXPECT_EQ(sum_over(stage.Group("tp")), world.rank() < 6 ? 0x30 : 0xc0);
+      const DeviceMesh flat = stage.Flatten({"tp", "dp"}, "all");
+      EXPECT_EQ(sum_over(flat.Group("all")), 0xf0);
+      ExpectGroup(flat.Group("all"), {{4, 6, 5, 7}}, "the second stage, flattened");
+    }
+    world.Barrier();
+    EXPECT_EQ(sum_over(mesh.WorldGroup()), 0xff);
   });
 }
 

@@ -13,8 +13,10 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,6 +47,8 @@ struct Group {
   std::deque<std::shared_ptr<Collective>> open;
   int64_t first_open = 0;
   bool is_remembered = false;  ///< By the world, which reports what is still open at the end.
+  /// By members (positions), name and ordinal: whoever asks first makes it.
+  std::map<std::tuple<std::vector<int>, std::string, int>, std::weak_ptr<Group>> subgroups;
 };
 
 class Collective {

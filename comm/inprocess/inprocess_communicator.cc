@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shardmesh/comm/inprocess/inprocess_communicator.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -86,6 +87,14 @@ Work InprocessCommunicator::DoBroadcast(std::vector<Tensor> tensors, int root,
 
 void InprocessCommunicator::DoBarrier(std::string_view op) {
   Post({BarrierRequest{}, std::nullopt, op}).Wait();
+}
+
+std::unique_ptr<Communicator> InprocessCommunicator::DoSubgroup(const std::vector<int>& members,
+                                                                std::string name, int ordinal) {
+  const auto own = std::find(members.begin(), members.end(), rank()) - members.begin();
+  return std::make_unique<InprocessCommunicator>(world_,
+                                                 world_->Subgroup(*group_, members, name, ordinal),
+                                                 static_cast<int>(own), rank_context());
 }
 
 std::unique_ptr<Communicator> InprocessCommunicator::Split(int color, int key, std::string name) {

@@ -33,6 +33,8 @@ class InprocessCommunicator final : public Communicator {
   Work DoAllToAll(std::vector<AllToAllItem> batch, std::string_view op) override;
   Work DoBroadcast(std::vector<Tensor> tensors, int root, std::string_view op) override;
   void DoBarrier(std::string_view op) override;
+  std::unique_ptr<Communicator> DoSubgroup(const std::vector<int>& members, std::string name,
+                                           int ordinal) override;
 
   Work Post(PostedCall call);
 

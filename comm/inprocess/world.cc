@@ -105,6 +105,22 @@ std::shared_ptr<Collective> World::Post(const std::shared_ptr<Group>& group, int
   return collective;
 }
 
+std::shared_ptr<Group> World::Subgroup(Group& parent, const std::vector<int>& members,
+                                       const std::string& name, int ordinal) {
+  const Lock lock = LockWorld();
+  std::weak_ptr<Group>& known = parent.subgroups[{members, name, ordinal}];
+  // One that nobody has any more and in which nothing is open may begin anew: all members that had
+  // it have left it.
+  std::shared_ptr<Group> group = known.lock();
+  if (group == nullptr) {
+    std::vector<int> world_ranks;
+    for (const int member : members) world_ranks.push_back(parent.identity->world_ranks[member]);
+    group = std::make_shared<Group>(name, std::move(world_ranks));
+    known = group;
+  }
+  return group;
+}
+
 void World::RecordPost(int rank, const GroupIdentity& group, int64_t sequence,
                        const CallName& call) {
   RankState& state = ranks_[rank];

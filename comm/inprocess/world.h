@@ -44,6 +44,10 @@ class World {
   std::shared_ptr<Collective> Post(const std::shared_ptr<Group>& group, int member,
                                    int64_t sequence, PostedCall call);
 
+  /// The group of these members of `parent`, one for all who ask for it.
+  std::shared_ptr<Group> Subgroup(Group& parent, const std::vector<int>& members,
+                                  const std::string& name, int ordinal);
+
   /// Runs parts until the collective is done and frees the member's buffers. Throws the first cause
   /// if the world has failed; no thread touches the buffers then either.
   void Wait(Collective& collective, int member);

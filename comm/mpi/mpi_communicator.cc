@@ -92,6 +92,21 @@ void MpiCommunicator::DoBarrier(std::string_view op) {
   Post({BarrierRequest{}, std::nullopt, op}).Wait();
 }
 
+// Members find each other by the identity alone, which each of them computes.
+std::unique_ptr<Communicator> MpiCommunicator::DoSubgroup(const std::vector<int>& members,
+                                                          std::string name, int ordinal) {
+  auto group = std::make_shared<GroupIdentity>();
+  std::vector<int64_t> words = {static_cast<int64_t>(group_->id), -1, ordinal};
+  words.insert(words.end(), members.begin(), members.end());
+  group->id = XXH3_64bits_withSeed(words.data(), words.size() * sizeof(words[0]),
+                                   XXH3_64bits(name.data(), name.size()));
+  group->name = std::move(name);
+  for (const int member : members) group->world_ranks.push_back(world_ranks()[member]);
+  const auto own = std::find(members.begin(), members.end(), rank()) - members.begin();
+  return std::make_unique<MpiCommunicator>(world_, std::move(group), static_cast<int>(own),
+                                           rank_context());
+}
+
 std::unique_ptr<Communicator> MpiCommunicator::Split(int color, int key, std::string name) {
   const int64_t sequence = next_sequence_;
   std::vector<SplitRequest> requests = {{color, key, name}};
