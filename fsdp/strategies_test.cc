@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/comm/run_ranks.h"
@@ -294,6 +296,51 @@ TEST(Units, OfSeveralModulesAreGatheredOnce) {
       for (const nn::Parameter& parameter : lab.tower->Parameters())
         DTensor(parameter.data()).ZeroGrad();
     }
+  });
+}
+
+// A first step of `lab` with blocks called as `route` says, which leaves no trace.
+void TryRoute(Lab& lab, const std::vector<int>& route,
+              const std::function<void(const DTensor& loss)>& try_loss) {
+  lab.tower->PlaceReplicated(lab.mesh);
+  lab.tower->Initialize(1);
+  const std::vector<int> before = std::exchange(lab.tower->route, route);
+  try_loss(lab.Loss(0));
+  lab.tower->route = before;
+  for (const nn::Parameter& parameter : lab.tower->Parameters())
+    DTensor(parameter.data()).ZeroGrad();
+}
+
+// It was decided by the module that was called first.
+TEST(Units, OfSeveralModulesAreTheRootUnlessOneOfThemIsWithinAnother) {
+  for (const std::vector<int>& route : {std::vector<int>{0, 1}, std::vector<int>{1, 0}}) {
+    ExpectTrainsAlike({{"dp", 2}}, [&](Lab& lab) {
+      FullyShard(lab.block(0).up, lab.mesh);
+      FullyShard({&lab.block(0), &lab.block(1).up}, lab.mesh);
+      FullyShard(lab.block(1), lab.mesh);
+      // Block 1 has another unit within it, as block 0 has.
+      TryRoute(lab, route, [&](const DTensor&) {
+        EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters),
+                  GatheredBytes(lab, lab.block(1).down));
+      });
+    });
+    ExpectTrainsAlike({{"dp", 2}}, [&](Lab& lab) {
+      FullyShard(lab.block(0).up, lab.mesh);
+      FullyShard({&lab.block(0), &lab.block(1)}, lab.mesh);
+      TryRoute(lab, route, [&](const DTensor&) {
+        EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters),
+                  GatheredBytes(lab, lab.block(0).down) + GatheredBytes(lab, lab.block(1)));
+      });
+    });
+  }
+}
+
+TEST(Units, OfNestedModulesAreNotTheRootForThat) {
+  ExpectTrainsAlike({{"dp", 2}}, [](Lab& lab) {
+    FullyShard({&lab.block(0), &lab.block(0).up}, lab.mesh);
+    TryRoute(lab, {0, 1}, [&](const DTensor&) {
+      EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters), 0);
+    });
   });
 }
 

@@ -44,16 +44,22 @@ void Unit::AddParameter(const nn::Parameter& parameter) {
 
 namespace {
 
-bool HasUnitBelow(nn::Module& module) {
+// Whether a module is of a unit other than `unit`, of which a list may have nested modules.
+bool IsOfAnother(nn::Module& module, const Unit* unit) {
+  const std::shared_ptr<Unit>& own = UnitOf(module);
+  return own != nullptr && own.get() != unit;
+}
+
+bool HasAnotherBelow(nn::Module& module, const Unit* unit) {
   const auto modules = module.NamedModules();
-  return std::any_of(modules.begin(), modules.end(), [&](const nn::Module::NamedModule& entry) {
-    return entry.module != &module && UnitOf(*entry.module) != nullptr;
+  return std::any_of(modules.begin(), modules.end(), [unit](const nn::Module::NamedModule& entry) {
+    return IsOfAnother(*entry.module, unit);
   });
 }
 
-bool HasUnitAbove(nn::Module& module) {
+bool HasAnotherAbove(nn::Module& module, const Unit* unit) {
   for (nn::Module* above = module.parent(); above != nullptr; above = above->parent()) {
-    if (UnitOf(*above) != nullptr) return true;
+    if (IsOfAnother(*above, unit)) return true;
   }
   return false;
 }
@@ -62,13 +68,17 @@ bool HasUnitAbove(nn::Module& module) {
 
 void Unit::Locate(nn::Module& module) {
   model_ = Outermost(module).locals().Share<Model>();
+  if (std::find(located_.begin(), located_.end(), &module) != located_.end()) return;
+  located_.push_back(&module);
+  is_within_another_ = is_within_another_ || HasAnotherAbove(module, this);
+  is_root_ = !is_within_another_ &&
+             (is_root_ || module.parent() == nullptr || HasAnotherBelow(module, this));
   if (!gather_name_.empty()) return;
   const std::string full_name = module.FullName();
   name_ = full_name.empty() ? "the outermost module" : absl::StrCat("module ", full_name);
   std::vector<nn::Parameter> parameters;
   for (const auto& parameter : parameters_) parameters.push_back(parameter->parameter());
   gather_name_ = CollectiveName("fsdp_gather", name_, parameters);
-  is_root_ = !HasUnitAbove(module) && (module.parent() == nullptr || HasUnitBelow(module));
 }
 
 // ---- gathering ----------------------------------------------------------------------------------

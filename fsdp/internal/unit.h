@@ -56,7 +56,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   Coordinator& coordinator() const { return *coordinator_; }
   const std::shared_ptr<Model>& model() const { return model_; }
   void AddParameter(const nn::Parameter& parameter);
-  /// Takes the name and the place in the tree of modules from `module`, one of the unit's.
+  /// Takes the name from `module`, the first of the unit's that is called, and the place in the tree
+  /// of modules from all of them.
   void Locate(nn::Module& module);
 
   // ---- gathering --------------------------------------------------------------------------------
@@ -127,8 +128,10 @@ class Unit : public std::enable_shared_from_this<Unit> {
   FullyShardOptions options_;
   std::shared_ptr<Coordinator> coordinator_;
   std::shared_ptr<Model> model_;
-  std::string name_;         // For messages.
-  std::string gather_name_;  // Of the collective.
+  std::string name_;                        // For messages.
+  std::string gather_name_;                 // Of the collective.
+  std::vector<const nn::Module*> located_;  // Its modules that Locate has seen.
+  bool is_within_another_ = false;          // One of these, in a module of another unit.
   bool is_root_ = false;
   std::vector<std::unique_ptr<UnitParameter>> parameters_;
   State state_ = State::kSharded;
