@@ -344,6 +344,36 @@ TEST(Units, OfNestedModulesAreNotTheRootForThat) {
   });
 }
 
+// The call that followed the beginning of the outer one's backward was taken for the next.
+TEST(Units, OfNestedModulesAreReleasedBeforeTheBackwardOfAnother) {
+  ExpectTrainsAlike({{"dp", 2}}, [](Lab& lab) {
+    FullyShard({&lab.block(0), &lab.block(0).up}, lab.mesh);
+    FullyShard(lab.block(1), lab.mesh);
+    SetBackwardPrefetch(lab.block(1), {});
+    std::vector<int64_t> bytes;
+    HookHandle hook =
+        lab.block(1).down.AddForwardHook([&](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
+          outputs[0] = WithBackwardCallback(outputs[0], [&] {
+            bytes.push_back(lab.Bytes(MemoryCategory::kUnshardedParameters));
+          });
+        });
+    TryRoute(lab, {0, 1, 0}, [](const DTensor& loss) { Backward(loss); });
+    EXPECT_EQ(bytes, std::vector<int64_t>{GatheredBytes(lab, lab.block(1))});
+    hook.Remove();
+  });
+}
+
+TEST(Units, ThatContainOthersStayGatheredForTheirNextBackward) {
+  ExpectTrainsAlike({{"dp", 2}}, [](Lab& lab) {
+    FullyShard(lab.block(1).up, lab.mesh);
+    FullyShard({&lab.block(0), &lab.block(1)}, lab.mesh, {.reshard_after_forward = true});
+    CommTrace trace(lab.mesh);
+    TryRoute(lab, {0, 1}, [](const DTensor& loss) { Backward(loss); });
+    // Two of the inner unit; of the outer one two in forward, whose order is not known yet.
+    EXPECT_EQ(trace.Count("dp", "all_gather", "fsdp_gather"), 2 + 3);
+  });
+}
+
 TEST(MixedPrecision, CastsInputsAndOutputsAsTold) {
   OnLabMesh({{{"dp", 2}}}, {}, [](Lab& lab) {
     for (const bool casts : {true, false}) {

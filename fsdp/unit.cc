@@ -276,11 +276,10 @@ ForwardCall::~ForwardCall() {
 
 void UnitCall::Enter(BackwardRegion* next) {
   const auto* next_call = dynamic_cast<UnitCall*>(next);
-  next_is_same_ = next_call != nullptr && next_call->unit_ == unit_;
-  unit_->Enter(next_call == nullptr || next_is_same_ ? nullptr : next_call->unit_.get());
+  unit_->Enter(next_call == nullptr ? nullptr : next_call->unit_.get());
 }
 
-void UnitCall::Leave() { unit_->Leave(*this, next_is_same_); }
+void UnitCall::Leave() { unit_->Leave(*this); }
 
 std::shared_ptr<void> UnitCall::Resume() {
   unit_->Resume();
@@ -306,6 +305,7 @@ void Unit::Expect() {
 void Unit::Enter(Unit* next) {
   ++entered_;
   Unshard();
+  coordinator_->next_in_backward = next;
   if (backward_prefetch) {
     coordinator_->GatherAheadInBackward(*backward_prefetch);
   } else if (next != nullptr) {
@@ -313,13 +313,13 @@ void Unit::Enter(Unit* next) {
   }
 }
 
-void Unit::Leave(UnitCall& call, bool next_is_same) {
+void Unit::Leave(UnitCall& call) {
   if (std::exchange(call.is_awaited, false)) --awaited_calls_;
   --entered_;
   --expected_;
   if (entered_ > 0 || open_calls_ > 0) return;
   if (expected_ > 0) {
-    if (!next_is_same && !KeepsBetweenRegions()) Reshard();
+    if (coordinator_->next_in_backward != this && !KeepsBetweenRegions()) Reshard();
     return;
   }
   ReleaseAfterBackward();

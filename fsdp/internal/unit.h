@@ -84,9 +84,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void Resume();
   void Pause();
   void Expect();
-  /// `next` is the unit to gather ahead, or null.
+  /// `next` is the unit of the call that backward enters next, or null.
   void Enter(Unit* next);
-  void Leave(UnitCall& call, bool next_is_same);
+  void Leave(UnitCall& call);
   bool HasGradients() const;
   Reduction TakeGradients();
   /// What is gathered ahead, in place of what followed last time.
@@ -160,7 +160,6 @@ class UnitCall : public BackwardRegion {
 
  private:
   std::shared_ptr<Unit> unit_;
-  bool next_is_same_ = false;  // The next region that backward enters is of this unit.
 };
 
 /// One call of a module of the unit, as forward sees it: the parameters are gathered while it
