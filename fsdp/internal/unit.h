@@ -56,8 +56,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   Coordinator& coordinator() const { return *coordinator_; }
   const std::shared_ptr<Model>& model() const { return model_; }
   void AddParameter(const nn::Parameter& parameter);
-  /// Takes the name from `module`, the first of the unit's that is called, and the place in the tree
-  /// of modules from all of them.
+  /// Takes the name from `module`, the first of the unit's that is called, and the place in the
+  /// tree of modules from all of them.
   void Locate(nn::Module& module);
 
   // ---- gathering --------------------------------------------------------------------------------
