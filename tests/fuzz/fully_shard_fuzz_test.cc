@@ -306,19 +306,20 @@ class Program {
     }
   }
 
-  // Single parameters, or all that branches use apart from their children.
+  // Single parameters; all that branches use apart from their children; all but those of one.
   void FreezeOrThaw() {
-    const bool single = random_.Below(2) == 0;
+    const int64_t way = random_.Below(3);
     for (nn::Parameter parameter : root_->Parameters()) {
       const bool changes = random_.Below(3) == 0, thaws = random_.Below(2) == 0;
-      if (single && changes) parameter.set_requires_grad(thaws);
+      if (way == 0 && changes) parameter.set_requires_grad(thaws);
     }
+    const Branch* const only = &AnyBranch();
     for (Branch* branch : branches_) {
       const bool changes = random_.Below(2) == 0, thaws = random_.Below(2) == 0;
-      if (single || !changes) continue;
+      if (way == 0 || (way == 1 && !changes)) continue;
       for (nn::Parameter parameter : {branch->up().weight(), branch->up().bias(),
                                       branch->down().weight(), branch->down().bias()})
-        parameter.set_requires_grad(thaws);
+        parameter.set_requires_grad(way == 1 ? thaws : branch == only);
     }
   }
 
