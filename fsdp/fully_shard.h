@@ -74,7 +74,8 @@ struct FullyShardOptions {
   /// Whether gathered parameters are released after forward and gathered again in backward.
   /// Default: as the strategy says. Under kFullShard the root unit (within no other unit, and
   /// containing others or the outermost module) keeps them until backward, the others release them.
-  /// An explicit `false` holds without a backward (NoGrad) as well.
+  /// Of several modules: if none is within another unit, and one of them contains another unit's or
+  /// is the outermost. An explicit `false` holds without a backward (NoGrad) as well.
   std::optional<bool> reshard_after_forward = std::nullopt;
   /// Some of shard_axes: between a recorded forward and its backward each rank keeps its slice
   /// along these alone, so that backward gathers along them alone (ZeRO++ hpZ). With shard_axes

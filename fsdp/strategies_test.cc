@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "shardmesh/base/error.h"
 #include "shardmesh/comm/run_ranks.h"
@@ -294,6 +296,81 @@ TEST(Units, OfSeveralModulesAreGatheredOnce) {
       for (const nn::Parameter& parameter : lab.tower->Parameters())
         DTensor(parameter.data()).ZeroGrad();
     }
+  });
+}
+
+// A first step of `lab` with blocks called as `route` says, which leaves no trace.
+void TryRoute(Lab& lab, const std::vector<int>& route,
+              const std::function<void(const DTensor& loss)>& try_loss) {
+  lab.tower->PlaceReplicated(lab.mesh);
+  lab.tower->Initialize(1);
+  const std::vector<int> before = std::exchange(lab.tower->route, route);
+  try_loss(lab.Loss(0));
+  lab.tower->route = before;
+  for (const nn::Parameter& parameter : lab.tower->Parameters())
+    DTensor(parameter.data()).ZeroGrad();
+}
+
+// It was decided by the module that was called first.
+TEST(Units, OfSeveralModulesAreTheRootUnlessOneOfThemIsWithinAnother) {
+  for (const std::vector<int>& route : {std::vector<int>{0, 1}, std::vector<int>{1, 0}}) {
+    ExpectTrainsAlike({{"dp", 2}}, [&](Lab& lab) {
+      FullyShard(lab.block(0).up, lab.mesh);
+      FullyShard({&lab.block(0), &lab.block(1).up}, lab.mesh);
+      FullyShard(lab.block(1), lab.mesh);
+      // Block 1 has another unit within it, as block 0 has.
+      TryRoute(lab, route, [&](const DTensor&) {
+        EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters),
+                  GatheredBytes(lab, lab.block(1).down));
+      });
+    });
+    ExpectTrainsAlike({{"dp", 2}}, [&](Lab& lab) {
+      FullyShard(lab.block(0).up, lab.mesh);
+      FullyShard({&lab.block(0), &lab.block(1)}, lab.mesh);
+      TryRoute(lab, route, [&](const DTensor&) {
+        EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters),
+                  GatheredBytes(lab, lab.block(0).down) + GatheredBytes(lab, lab.block(1)));
+      });
+    });
+  }
+}
+
+TEST(Units, OfNestedModulesAreNotTheRootForThat) {
+  ExpectTrainsAlike({{"dp", 2}}, [](Lab& lab) {
+    FullyShard({&lab.block(0), &lab.block(0).up}, lab.mesh);
+    TryRoute(lab, {0, 1}, [&](const DTensor&) {
+      EXPECT_EQ(lab.Bytes(MemoryCategory::kUnshardedParameters), 0);
+    });
+  });
+}
+
+// The call that followed the beginning of the outer one's backward was taken for the next.
+TEST(Units, OfNestedModulesAreReleasedBeforeTheBackwardOfAnother) {
+  ExpectTrainsAlike({{"dp", 2}}, [](Lab& lab) {
+    FullyShard({&lab.block(0), &lab.block(0).up}, lab.mesh);
+    FullyShard(lab.block(1), lab.mesh);
+    SetBackwardPrefetch(lab.block(1), {});
+    std::vector<int64_t> bytes;
+    HookHandle hook =
+        lab.block(1).down.AddForwardHook([&](nn::Module&, const nn::Inputs&, nn::Outputs& outputs) {
+          outputs[0] = WithBackwardCallback(outputs[0], [&] {
+            bytes.push_back(lab.Bytes(MemoryCategory::kUnshardedParameters));
+          });
+        });
+    TryRoute(lab, {0, 1, 0}, [](const DTensor& loss) { Backward(loss); });
+    EXPECT_EQ(bytes, std::vector<int64_t>{GatheredBytes(lab, lab.block(1))});
+    hook.Remove();
+  });
+}
+
+TEST(Units, ThatContainOthersStayGatheredForTheirNextBackward) {
+  ExpectTrainsAlike({{"dp", 2}}, [](Lab& lab) {
+    FullyShard(lab.block(1).up, lab.mesh);
+    FullyShard({&lab.block(0), &lab.block(1)}, lab.mesh, {.reshard_after_forward = true});
+    CommTrace trace(lab.mesh);
+    TryRoute(lab, {0, 1}, [](const DTensor& loss) { Backward(loss); });
+    // Two of the inner unit; of the outer one two in forward, whose order is not known yet.
+    EXPECT_EQ(trace.Count("dp", "all_gather", "fsdp_gather"), 2 + 3);
   });
 }
 

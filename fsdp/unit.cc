@@ -44,16 +44,22 @@ void Unit::AddParameter(const nn::Parameter& parameter) {
 
 namespace {
 
-bool HasUnitBelow(nn::Module& module) {
+// Whether a module is of a unit other than `unit`, of which a list may have nested modules.
+bool IsOfAnother(nn::Module& module, const Unit* unit) {
+  const std::shared_ptr<Unit>& own = UnitOf(module);
+  return own != nullptr && own.get() != unit;
+}
+
+bool HasAnotherBelow(nn::Module& module, const Unit* unit) {
   const auto modules = module.NamedModules();
-  return std::any_of(modules.begin(), modules.end(), [&](const nn::Module::NamedModule& entry) {
-    return entry.module != &module && UnitOf(*entry.module) != nullptr;
+  return std::any_of(modules.begin(), modules.end(), [unit](const nn::Module::NamedModule& entry) {
+    return IsOfAnother(*entry.module, unit);
   });
 }
 
-bool HasUnitAbove(nn::Module& module) {
+bool HasAnotherAbove(nn::Module& module, const Unit* unit) {
   for (nn::Module* above = module.parent(); above != nullptr; above = above->parent()) {
-    if (UnitOf(*above) != nullptr) return true;
+    if (IsOfAnother(*above, unit)) return true;
   }
   return false;
 }
@@ -62,13 +68,17 @@ bool HasUnitAbove(nn::Module& module) {
 
 void Unit::Locate(nn::Module& module) {
   model_ = Outermost(module).locals().Share<Model>();
+  if (std::find(located_.begin(), located_.end(), &module) != located_.end()) return;
+  located_.push_back(&module);
+  is_within_another_ = is_within_another_ || HasAnotherAbove(module, this);
+  is_root_ = !is_within_another_ &&
+             (is_root_ || module.parent() == nullptr || HasAnotherBelow(module, this));
   if (!gather_name_.empty()) return;
   const std::string full_name = module.FullName();
   name_ = full_name.empty() ? "the outermost module" : absl::StrCat("module ", full_name);
   std::vector<nn::Parameter> parameters;
   for (const auto& parameter : parameters_) parameters.push_back(parameter->parameter());
   gather_name_ = CollectiveName("fsdp_gather", name_, parameters);
-  is_root_ = !HasUnitAbove(module) && (module.parent() == nullptr || HasUnitBelow(module));
 }
 
 // ---- gathering ----------------------------------------------------------------------------------
@@ -266,11 +276,10 @@ ForwardCall::~ForwardCall() {
 
 void UnitCall::Enter(BackwardRegion* next) {
   const auto* next_call = dynamic_cast<UnitCall*>(next);
-  next_is_same_ = next_call != nullptr && next_call->unit_ == unit_;
-  unit_->Enter(next_call == nullptr || next_is_same_ ? nullptr : next_call->unit_.get());
+  unit_->Enter(next_call == nullptr ? nullptr : next_call->unit_.get());
 }
 
-void UnitCall::Leave() { unit_->Leave(*this, next_is_same_); }
+void UnitCall::Leave() { unit_->Leave(*this); }
 
 std::shared_ptr<void> UnitCall::Resume() {
   unit_->Resume();
@@ -296,6 +305,7 @@ void Unit::Expect() {
 void Unit::Enter(Unit* next) {
   ++entered_;
   Unshard();
+  coordinator_->next_in_backward = next;
   if (backward_prefetch) {
     coordinator_->GatherAheadInBackward(*backward_prefetch);
   } else if (next != nullptr) {
@@ -303,13 +313,13 @@ void Unit::Enter(Unit* next) {
   }
 }
 
-void Unit::Leave(UnitCall& call, bool next_is_same) {
+void Unit::Leave(UnitCall& call) {
   if (std::exchange(call.is_awaited, false)) --awaited_calls_;
   --entered_;
   --expected_;
   if (entered_ > 0 || open_calls_ > 0) return;
   if (expected_ > 0) {
-    if (!next_is_same && !KeepsBetweenRegions()) Reshard();
+    if (coordinator_->next_in_backward != this && !KeepsBetweenRegions()) Reshard();
     return;
   }
   ReleaseAfterBackward();

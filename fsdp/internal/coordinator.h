@@ -51,6 +51,8 @@ class Coordinator : public BackwardParticipant, public std::enable_shared_from_t
   /// The Backward now running will differentiate, or has written a gradient of, `unit`.
   void Join(Unit& unit);
   void GatherAheadInBackward(const std::vector<std::weak_ptr<Unit>>& units);
+  /// That of the call which backward enters next, null if there is none; to compare with.
+  const Unit* next_in_backward = nullptr;
   void StartReduction(Unit& unit);
   void Finish(BackwardRun& run) override;
   void Succeeded() override;

@@ -56,7 +56,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   Coordinator& coordinator() const { return *coordinator_; }
   const std::shared_ptr<Model>& model() const { return model_; }
   void AddParameter(const nn::Parameter& parameter);
-  /// Takes the name and the place in the tree of modules from `module`, one of the unit's.
+  /// Takes the name from `module`, the first of the unit's that is called, and the place in the
+  /// tree of modules from all of them.
   void Locate(nn::Module& module);
 
   // ---- gathering --------------------------------------------------------------------------------
@@ -83,9 +84,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void Resume();
   void Pause();
   void Expect();
-  /// `next` is the unit to gather ahead, or null.
+  /// `next` is the unit of the call that backward enters next, or null.
   void Enter(Unit* next);
-  void Leave(UnitCall& call, bool next_is_same);
+  void Leave(UnitCall& call);
   bool HasGradients() const;
   Reduction TakeGradients();
   /// What is gathered ahead, in place of what followed last time.
@@ -127,8 +128,10 @@ class Unit : public std::enable_shared_from_this<Unit> {
   FullyShardOptions options_;
   std::shared_ptr<Coordinator> coordinator_;
   std::shared_ptr<Model> model_;
-  std::string name_;         // For messages.
-  std::string gather_name_;  // Of the collective.
+  std::string name_;                        // For messages.
+  std::string gather_name_;                 // Of the collective.
+  std::vector<const nn::Module*> located_;  // Its modules that Locate has seen.
+  bool is_within_another_ = false;          // One of these, in a module of another unit.
   bool is_root_ = false;
   std::vector<std::unique_ptr<UnitParameter>> parameters_;
   State state_ = State::kSharded;
@@ -157,7 +160,6 @@ class UnitCall : public BackwardRegion {
 
  private:
   std::shared_ptr<Unit> unit_;
-  bool next_is_same_ = false;  // The next region that backward enters is of this unit.
 };
 
 /// One call of a module of the unit, as forward sees it: the parameters are gathered while it

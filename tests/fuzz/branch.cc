@@ -19,10 +19,11 @@ void Fuse::Pass() {
 
 // ---- what is gathered ---------------------------------------------------------------------------
 
-void GatherWatch::Expect(int64_t bytes, const std::string& when) const {
-  const Allocator& memory = *mesh_.context().allocator();
-  EXPECT_EQ(memory.stats(MemoryCategory::kUnshardedParameters).bytes, bytes)
-      << "gathered at " << when;
+void GatherWatch::Expect(const std::string& when) const {
+  if (!is_on) return;
+  const auto stats = mesh_.context().allocator()->stats(MemoryCategory::kUnshardedParameters);
+  EXPECT_EQ(stats.bytes, model.bytes()) << "gathered at " << when;
+  EXPECT_EQ(stats.peak_bytes, model.peak()) << "the peak until " << when;
 }
 
 GatherWatch::Call::Call(GatherWatch& watch, const nn::Module& module)
@@ -34,10 +35,10 @@ GatherWatch::Call::Call(GatherWatch& watch, const nn::Module& module)
   if (!is_unit_) return;
   if (is_again_) {
     watch.model.BeginAgain(&module);
-    watch.Expect(watch.model.bytes(), "the beginning of a call that is made again");
+    watch.Expect("the beginning of a call that is made again");
   } else {
     id_ = watch.model.Begin(&module);
-    watch.Expect(watch.model.bytes(), "the beginning of a call");
+    watch.Expect("the beginning of a call");
   }
 }
 
@@ -61,6 +62,17 @@ DTensor GatherWatch::Call::Begin(bool records, const DTensor& x) {
   return WithBackwardCallback(x, [watch = watch_, id = id_] { watch->model.Leave(id); });
 }
 
+DTensor GatherWatch::Call::Aside(const DTensor& value) {
+  if (watch_ == nullptr) return value;
+  const std::optional<int64_t> innermost = watch_->model.MakeSide(value.RequiresGrad());
+  if (!innermost) return value;
+  const int64_t later = watch_->model.next_id();
+  return WithBackwardCallback(value, [watch = watch_, id = *innermost, later] {
+    ASSERT_TRUE(watch->model.ComeTo(id, later)) << "backward has come to another call";
+    watch->Expect("the backward of a result on the side");
+  });
+}
+
 DTensor GatherWatch::Call::End(const DTensor& y) {
   if (watch_ == nullptr) return y;
   GatherWatch* const watch = watch_;
@@ -70,7 +82,7 @@ DTensor GatherWatch::Call::End(const DTensor& y) {
   if (!is_unit_ || !y.RequiresGrad()) return y;
   return WithBackwardCallback(y, [watch, id = id_] {
     ASSERT_TRUE(watch->model.Enter(id)) << "backward has come to another call";
-    watch->Expect(watch->model.bytes(), "the beginning of a call's backward");
+    watch->Expect("the beginning of a call's backward");
   });
 }
 
@@ -104,6 +116,7 @@ void Branch::Adopt(const std::string& name, std::shared_ptr<Branch> child) {
 
 DTensor Branch::Combined(const DTensor& x) {
   const Outputs results = Call({x});
+  watch_.Expect("the end of a call");
   return results.size() == 2 && uses_second ? Add(results[0], Mul(results[1], 0.25)) : results[0];
 }
 
@@ -117,7 +130,7 @@ nn::Outputs Branch::Forward(const Inputs& inputs) {
   DTensor hidden = Tanh((*up_)(in));
   if (side != nullptr) {
     const DTensor value = Mean(Square(up_->weight().active()));
-    if (!IsRecomputing(mesh)) *side = value;
+    if (!IsRecomputing(mesh)) *side = call.Aside(value);
   }
   if (drops) hidden = dropout_(hidden);
   if (detaches) hidden = hidden.Detach();

@@ -23,8 +23,9 @@ struct Fuse {
   void Pass();
 };
 
-/// Compares what this rank has gathered with a model of it, at the beginning of each call of a unit
-/// (in a recomputation too) and where its backward begins and ends.
+/// Compares what this rank has gathered, and its peak, with a model of it: at the beginning and the
+/// end of each call of a unit (in a recomputation too), where its backward begins, and where
+/// backward comes to a result on the side.
 class GatherWatch {
  public:
   explicit GatherWatch(DeviceMesh mesh) : mesh_(std::move(mesh)) {}
@@ -32,7 +33,8 @@ class GatherWatch {
   bool is_on = false;
   GatherModel model;
 
-  void Expect(int64_t bytes, const std::string& when) const;
+  /// As the model says now, and at most since the peaks were reset.
+  void Expect(const std::string& when) const;
 
   /// One call of `module`, a unit or not; it ends by an exception unless End is called.
   class Call {
@@ -44,6 +46,8 @@ class GatherWatch {
     /// The first op is next. `records`: ops are recorded. Returns x, which watches the end of its
     /// backward.
     DTensor Begin(bool records, const DTensor& x);
+    /// Returns `value`, a result aside from y, which watches its backward. Not in a recomputation.
+    DTensor Aside(const DTensor& value);
     /// Returns y, which watches its backward.
     DTensor End(const DTensor& y);
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random module trees in random units, and random lives of them (training, evaluation, freezing,
-// hooks, exceptions, micro-batches, changing routes, dropped graphs, checkpointed branches, several
-// results), on meshes against one rank without FullyShard and checkpointing: the same losses,
-// gradients and parameters; after each action, and at each call of a unit in forward, backward and
-// recomputation, what the model of gather_model.h says is gathered, and its peak. A quarter of the
-// programs have results beside the last one, of which the model knows nothing: there nothing is
-// left that the units' options do not say, and no more is gathered at a time than the units around
-// a call, those kept for backward and one ahead.
+// Random module trees in random units of one module or several, and random lives of them
+// (training, evaluation, freezing, hooks, exceptions, micro-batches, changing routes, dropped
+// graphs, switches, checkpointed branches, several results, results on the side), on meshes against
+// one rank without FullyShard and checkpointing: the same losses, gradients and parameters. In
+// every program, what the model of gather_model.h says is gathered, and its peak: after each
+// action, and at each call of a unit in forward, backward and recomputation.
 //
 //   fully_shard_fuzz_test --minutes=20 --from=1000    # programs of seeds 1000, 1001, ..
 //   fully_shard_fuzz_test --seed=7                    # one program, as a failure prints it
@@ -16,10 +14,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -39,6 +35,7 @@
 #include "shardmesh/tensor/ops.h"
 #include "shardmesh/tests/fuzz/branch.h"
 #include "shardmesh/tests/fuzz/gather_model.h"
+#include "shardmesh/tests/fuzz/modelled_units.h"
 #include "shardmesh/tests/fuzz/seed_flags.h"
 
 namespace shardmesh::fsdp {
@@ -66,7 +63,11 @@ struct Loss {
 class Program {
  public:
   Program(const DeviceMesh& mesh, bool is_sharded, uint64_t seed)
-      : mesh_(mesh), is_sharded_(is_sharded), random_(seed), watch_(mesh) {
+      : mesh_(mesh),
+        is_sharded_(is_sharded),
+        random_(seed),
+        watch_(mesh),
+        units_(mesh, watch_.model) {
     if (is_sharded) SetReleasesOnOneRank(mesh, true);
     Build();
   }
@@ -78,7 +79,7 @@ class Program {
       mesh_.context().allocator()->ResetPeaks();
       watch_.model.ResetPeak();
       Act(i);
-      ExpectPeak(absl::StrCat("action ", i));
+      watch_.Expect(absl::StrCat("the end of action ", i));
     }
     for (const nn::Parameter& parameter : root_->Parameters())
       Note("final " + parameter.name(), parameter.data());
@@ -89,13 +90,17 @@ class Program {
   // ---- building -------------------------------------------------------------------------------
   void Build() {
     root_ = MakeBranch(/*depth=*/0);
-    has_sides_ = random_.Below(4) == 0;
-    watch_.is_on = !has_sides_ && is_sharded_;
+    has_sides_ = random_.Below(3) == 0;
+    for (Branch* branch : branches_) {
+      if (random_.Below(4) == 0 && has_sides_) branch->side = &side_;
+    }
+    watch_.is_on = is_sharded_;
     if (mesh_.shape().Has("tp")) PlaceAlongTp();
+    const bool lists = random_.Below(3) == 0;
     const bool ignores = random_.Below(3) == 0;
     const auto salt = static_cast<uint64_t>(random_.Below(1000));
     // Decided for every run alike, made where there is FullyShard.
-    for (const auto& branch : Bottomup()) {
+    for (Branch* branch : ChildrenFirst()) {
       FullyShardOptions options;
       const int64_t kind = random_.Below(10);
       if (kind == 0) options.strategy = Strategy::kShardGradOp;
@@ -110,103 +115,24 @@ class Program {
         };
       }
       const bool becomes_unit = branch == root_.get() ? random_.Below(4) > 0 : random_.Below(3) > 0;
+      // Any others: beside it, within it or around it.
+      std::vector<Branch*> modules = {branch};
+      for (int64_t i = lists ? random_.Below(3) : 0; i > 0; --i) {
+        Branch* const other = &AnyBranch();
+        if (std::find(modules.begin(), modules.end(), other) == modules.end())
+          modules.push_back(other);
+      }
       if (mesh_.shape().Has("cp") && options.strategy != Strategy::kReplicate)
         options.shard_axes = {"dp", "cp"};
       if (mesh_.shape().Has("cp") && (kind == 5 || kind == 6))
         options.reshard_after_forward_axes = {slice_axis};
-      if (!becomes_unit || !is_sharded_) continue;
-      // A tied parameter may be another unit's; then this one cannot be a unit.
-      const absl::Status status = Catch([&] { FullyShard(*branch, mesh_, options); });
-      EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
-      if (!status.ok()) continue;
-      has_units_ = true;
-      keeps_some_ |= kind < 4;
-      gathers_more_ |= options.reshard_after_forward_axes.has_value();
-      GatherModel::Unit& unit = watch_.model.AddUnit(branch);
-      ClaimParameters(*branch, options, unit);
-      for (const GatherModel::Parameter& parameter : unit.parameters)
-        gathered_bytes_[branch] += parameter.bytes;
-      unit.strategy = options.strategy;
-      unit.reshard_after_forward = options.reshard_after_forward;
-      unit.has_slices = options.reshard_after_forward_axes.has_value();
+      if (becomes_unit && is_sharded_ && units_.Make(modules, options)) keeps_some_ |= kind < 4;
     }
-    FindRootUnits();
-    SetPeakBound();
+    units_.FindRoots();
     SetPrefetchLists();
     SetCheckpoints();
     root_->PlaceReplicated(mesh_);
     root_->Initialize(random_.Below(1000));
-  }
-
-  // ---- how much may be gathered at a time -----------------------------------------------------
-  void ClaimParameters(Branch& branch, const FullyShardOptions& options, GatherModel::Unit& unit) {
-    const auto without = [this](Layout layout, const std::vector<std::string>& axes) {
-      const MeshShape& shape = mesh_.shape();
-      for (const std::string& axis : axes) {
-        if (shape.Has(axis)) layout = layout.With(shape.Index(axis), Replicate());
-      }
-      return layout.LocalShape(mesh_.coord()).NumElements() * 8;
-    };
-    for (const nn::Parameter& parameter : branch.Parameters()) {
-      if (!claimed_.insert(parameter.id()).second) continue;
-      if (options.ignored && options.ignored(parameter)) continue;
-      GatherModel::Parameter claimed;
-      claimed.bytes = without(parameter.layout(), {"dp", "cp"});
-      if (const auto& kept = options.reshard_after_forward_axes)
-        claimed.slice_bytes = without(parameter.layout(), {kept->front() == "dp" ? "cp" : "dp"});
-      unit.parameters.push_back(claimed);
-    }
-  }
-
-  // Within no other unit, and the outermost module or around others.
-  void FindRootUnits() {
-    for (const auto& [branch, bytes] : gathered_bytes_) {
-      const bool is_around = std::any_of(
-          gathered_bytes_.begin(), gathered_bytes_.end(),
-          [branch = branch](const auto& other) { return IsWithin(*other.first, *branch); });
-      const bool is_within = std::any_of(
-          gathered_bytes_.begin(), gathered_bytes_.end(),
-          [branch = branch](const auto& other) { return IsWithin(*branch, *other.first); });
-      watch_.model.unit(branch).is_root = !is_within && (is_around || branch == root_.get());
-    }
-  }
-
-  static bool IsWithin(nn::Module& inner, const nn::Module& outer) {
-    for (nn::Module* above = inner.parent(); above != nullptr; above = above->parent()) {
-      if (above == &outer) return true;
-    }
-    return false;
-  }
-
-  // The units around a call, those that contain others without being within one (which stay until
-  // backward), and one that is gathered ahead.
-  void SetPeakBound() {
-    int64_t chain = 0, kept = 0, ahead = 0;
-    for (const auto& [branch, bytes] : gathered_bytes_) {
-      int64_t around = 0;
-      bool has_unit_above = false;
-      for (nn::Module* module = branch; module != nullptr; module = module->parent()) {
-        const auto unit = gathered_bytes_.find(static_cast<Branch*>(module));
-        if (unit == gathered_bytes_.end()) continue;
-        around += unit->second;
-        has_unit_above |= module != branch;
-      }
-      chain = std::max(chain, around);
-      ahead = std::max(ahead, bytes);
-      if (!has_unit_above) kept += bytes;
-    }
-    peak_bound_ = chain + kept + ahead;
-  }
-
-  void ExpectPeak(const std::string& after) {
-    const Allocator& memory = *mesh_.context().allocator();
-    const int64_t peak = memory.stats(MemoryCategory::kUnshardedParameters).peak_bytes;
-    if (watch_.is_on) {
-      EXPECT_EQ(peak, watch_.model.peak()) << "the peak of " << after;
-      watch_.Expect(watch_.model.bytes(), "the end of " + after);
-    }
-    if (!has_units_ || keeps_some_ || gathers_more_) return;
-    EXPECT_LE(peak, peak_bound_) << "the peak of " << after;
   }
 
   // The run on one rank checkpoints nothing. Whole branches, parts of them, nested, selective.
@@ -215,7 +141,6 @@ class Program {
     for (Branch* branch : branches_) {
       const int64_t kind = random_.Below(8);
       if (!checkpoints || !is_sharded_) continue;
-      gathers_more_ = true;
       if (kind < 3) nn::CheckpointActivations(*branch);
       if (kind == 3) {
         nn::CheckpointActivations(*branch,
@@ -235,7 +160,6 @@ class Program {
       if (!is_sharded_ || kind > 2) continue;
       const bool is_forward = kind == 0;
       if (kind == 2) ahead.clear();
-      gathers_more_ = true;
       const absl::Status status = Catch([&] {
         is_forward ? SetForwardPrefetch(*branch, ahead) : SetBackwardPrefetch(*branch, ahead);
       });
@@ -265,8 +189,16 @@ class Program {
     return branch;
   }
 
-  // Children before parents: the order in which MakeBranch has finished them.
-  const std::vector<Branch*>& Bottomup() const { return branches_; }
+  // As MakeBranch has finished them, or the other way around.
+  std::vector<Branch*> ChildrenFirst() {
+    if (random_.Below(2) == 0) return branches_;
+    std::vector<Branch*> last_first;
+    for (const nn::Module::NamedModule& named : root_->NamedModules()) {
+      if (auto* const branch = dynamic_cast<Branch*>(named.module)) last_first.push_back(branch);
+    }
+    std::reverse(last_first.begin(), last_first.end());
+    return last_first;
+  }
 
   void PlaceAlongTp() {
     const int tp = mesh_.shape().Index("tp");
@@ -285,19 +217,16 @@ class Program {
   // ---- acting ---------------------------------------------------------------------------------
   void Act(int64_t i) {
     const std::string at = absl::StrCat("action ", i, ": ");
-    switch (random_.Below(13)) {
+    switch (random_.Below(15)) {
       case 0: {
         const NoGrad no_grad(mesh_);
         Note(at + "evaluation", LossOf(random_.Below(100)).value);
         ExpectReleased(at + "evaluation");
         break;
       }
-      case 1: {  // Frozen or thawed.
-        for (nn::Parameter parameter : root_->Parameters()) {
-          if (random_.Below(3) == 0) parameter.set_requires_grad(random_.Below(2) == 0);
-        }
+      case 1:
+        FreezeOrThaw();
         break;
-      }
       case 2: {  // Other routes, with repetitions.
         Branch& branch = AnyBranch();
         branch.route.clear();
@@ -338,11 +267,16 @@ class Program {
         NoteGradients(at);
         break;
       }
-      case 7: {  // Dropped without a backward.
+      case 7: {  // Dropped without a backward, but perhaps for that of the result on the side.
         watch_.model.Drop(LossOf(random_.Below(100)).graph);
+        const bool differentiates = random_.Below(2) == 0;
+        if (!side_ || !differentiates) break;
+        Differentiate({*side_, watch_.model.TakeSide()});
+        NoteGradients(at);
         break;
       }
-      case 8: {  // New values.
+      case 8: {      // New values.
+        DropSide();  // Its backward would be an error.
         nn::Parameter parameter = AnyParameter();
         const NoGrad no_grad(mesh_);
         const DTensor other = Redistribute(Mul(parameter.data(), 0.75), parameter.layout());
@@ -359,6 +293,9 @@ class Program {
         AnyBranch().side = random_.Below(2) == 0 && has_sides_ ? &side_ : nullptr;
         break;
       }
+      case 11:
+        SwitchUnits();
+        break;
       default: {
         const Loss loss = LossOf(random_.Below(100));
         Note(at + "loss", loss.value);
@@ -367,6 +304,49 @@ class Program {
         break;
       }
     }
+  }
+
+  // Single parameters; all that branches use apart from their children; all but those of one.
+  void FreezeOrThaw() {
+    const int64_t way = random_.Below(3);
+    for (nn::Parameter parameter : root_->Parameters()) {
+      const bool changes = random_.Below(3) == 0, thaws = random_.Below(2) == 0;
+      if (way == 0 && changes) parameter.set_requires_grad(thaws);
+    }
+    const Branch* const only = &AnyBranch();
+    for (Branch* branch : branches_) {
+      const bool changes = random_.Below(2) == 0, thaws = random_.Below(2) == 0;
+      if (way == 0 || (way == 1 && !changes)) continue;
+      for (nn::Parameter parameter : {branch->up().weight(), branch->up().bias(),
+                                      branch->down().weight(), branch->down().bias()})
+        parameter.set_requires_grad(way == 1 ? thaws : branch == only);
+    }
+  }
+
+  // What is gathered between steps, of a unit or of all at and below a branch.
+  void SwitchUnits() {
+    Branch& branch = AnyBranch();
+    const int64_t way = random_.Below(4);
+    const bool recursive = way > 1 || random_.Below(2) == 0;
+    const int64_t kind = random_.Below(3);
+    if (!is_sharded_) return;
+    const std::optional<bool> reshards = kind == 0 ? std::nullopt : std::optional<bool>(kind == 1);
+    keeps_some_ |= kind == 2 || way == 2;
+    const absl::Status status = Catch([&] {
+      if (way == 0) SetReshardAfterForward(branch, reshards, recursive);
+      if (way == 1) SetReshardAfterBackward(branch, reshards, recursive);
+      if (way == 2) Unshard(branch);
+      if (way == 3) Reshard(branch);
+    });
+    const std::vector<ModelledUnits::Unit> units = units_.Below(branch, recursive);
+    for (const ModelledUnits::Unit& unit : units) {
+      if (way == 0) watch_.model.unit(unit[0]).switched_after_forward = reshards;
+      if (way == 1) watch_.model.unit(unit[0]).switched_after_backward = reshards;
+      if (way == 2) watch_.model.Unshard(unit[0]);
+      if (way == 3) watch_.model.Reshard(unit[0]);
+    }
+    EXPECT_EQ(status.code(),
+              units.empty() ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kOk);
   }
 
   Branch& AnyBranch() { return *branches_[random_.Below(static_cast<int64_t>(branches_.size()))]; }
@@ -384,7 +364,7 @@ class Program {
           ops::RandomNormal(mesh_.context(), {.seed = 5, .stream = static_cast<uint64_t>(batch)},
                             {kBatch, box.begin}, 0.0, 1.0, local);
         });
-    side_.reset();
+    DropSide();
     DTensor loss;
     try {
       loss = Mean(Square(root_->Combined(x)));
@@ -392,8 +372,16 @@ class Program {
       watch_.model.Drop(watch_.model.TakeGraph());
       throw;
     }
-    if (side_) loss = Add(loss, Mul(*side_, 0.1));
+    if (side_) {
+      loss = Add(loss, Mul(*side_, 0.1));
+      watch_.model.AddSideToLoss();
+    }
     return {loss, watch_.model.TakeGraph()};
+  }
+
+  void DropSide() {
+    side_.reset();
+    watch_.model.DropSide();
   }
 
   void Differentiate(const Loss& loss) {
@@ -422,7 +410,7 @@ class Program {
 
   // Nothing may stay gathered where no unit's options keep it.
   void ExpectReleased(const std::string& after) {
-    side_.reset();  // Its graph would keep what its backward needs.
+    DropSide();  // Its graph would keep what its backward needs.
     const Allocator& memory = *mesh_.context().allocator();
     if (!keeps_some_ && !has_graphs_) {
       EXPECT_EQ(memory.stats(MemoryCategory::kUnshardedParameters).bytes, 0) << after;
@@ -460,7 +448,7 @@ class Program {
 
   void Sync(bool sync, bool all_reduce = true) {
     watch_.model.syncs = sync;
-    if (!has_units_) return;
+    if (units_.empty()) return;
     SetRequiresGradientSync(*root_, sync);
     SetRequiresAllReduce(*root_, all_reduce);
   }
@@ -477,7 +465,7 @@ class Program {
     }
     if (fails) {
       TryToDifferentiate(3);
-      if (has_units_) DiscardUnreducedGradients(*root_);
+      if (!units_.empty()) DiscardUnreducedGradients(*root_);
       for (const nn::Parameter& parameter : root_->Parameters())
         DTensor(parameter.data()).ZeroGrad();
     }
@@ -486,7 +474,7 @@ class Program {
     const Loss loss = LossOf(random_.Below(100));
     // Where nothing is trained, what earlier micro-batches have made stays unreduced.
     if (!loss.value.RequiresGrad()) {
-      if (has_units_) DiscardUnreducedGradients(*root_);
+      if (!units_.empty()) DiscardUnreducedGradients(*root_);
       for (const nn::Parameter& parameter : root_->Parameters())
         DTensor(parameter.data()).ZeroGrad();
       return;
@@ -519,17 +507,13 @@ class Program {
   Random random_;
   Fuse fuse_;
   GatherWatch watch_;
+  ModelledUnits units_;
   std::shared_ptr<Branch> root_;
   std::vector<Branch*> branches_;
   std::vector<nn::Parameter> weights_;
   std::optional<DTensor> side_;
-  bool has_sides_ = false;  // Results beside the last one, of which the model knows nothing.
-  bool has_units_ = false;
+  bool has_sides_ = false;  // Results beside the last one.
   bool keeps_some_ = false;
-  bool gathers_more_ = false;  // At a time: lists, slices and checkpoints.
-  std::set<const void*> claimed_;
-  std::map<Branch*, int64_t> gathered_bytes_;  // Of each unit.
-  int64_t peak_bound_ = 0;
   bool in_window_ = false;
   bool has_graphs_ = false;  // Whose backward is to come: slices are kept for it.
   Seen seen_;

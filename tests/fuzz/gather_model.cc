@@ -5,15 +5,17 @@
 
 namespace shardmesh::fsdp {
 
-GatherModel::Unit& GatherModel::AddUnit(const void* module) {
-  modules_.push_back(module);
-  return units_[module];
+GatherModel::Unit& GatherModel::AddUnit(const std::vector<const void*>& modules) {
+  for (const void* module : modules) unit_of_[module] = modules[0];
+  order_of_units_.push_back(modules[0]);
+  states_[modules[0]] = {};
+  return units_[modules[0]];
 }
 
 int64_t GatherModel::bytes() const {
   int64_t bytes = 0;
-  for (const auto& [module, state] : states_) {
-    for (const Parameter& parameter : units_.at(module).parameters) {
+  for (const auto& [unit, state] : states_) {
+    for (const Parameter& parameter : units_.at(unit).parameters) {
       if (state.is_gathered) bytes += parameter.bytes;
       if (state.has_slices) bytes += parameter.slice_bytes;
     }
@@ -21,28 +23,29 @@ int64_t GatherModel::bytes() const {
   return bytes;
 }
 
-void GatherModel::Gather(const void* module) {
-  states_[module].is_gathered = true;
+void GatherModel::Gather(const void* unit) {
+  states_[unit].is_gathered = true;
   NotePeak(bytes());
 }
 
 void GatherModel::GatherAhead(const std::vector<const void*>& modules,
                               std::vector<const void*>& ahead) {
   for (const void* module : modules) {
-    if (states_[module].is_gathered) continue;
-    Gather(module);
-    ahead.push_back(module);
+    const void* const unit = unit_of_.at(module);
+    if (states_[unit].is_gathered) continue;
+    Gather(unit);
+    ahead.push_back(unit);
   }
 }
 
 // A slice is made of one parameter after the other, each before the whole of it goes.
-void GatherModel::Release(const void* module) {
-  State& state = states_[module];
-  if (!KeepsSlices(module)) {
+void GatherModel::Release(const void* unit) {
+  State& state = states_[unit];
+  if (!KeepsSlices(unit)) {
     state.has_slices = false;
   } else if (!state.has_slices && state.is_gathered) {
     int64_t now = bytes();
-    for (const Parameter& parameter : units_.at(module).parameters) {
+    for (const Parameter& parameter : units_.at(unit).parameters) {
       now += parameter.slice_bytes;
       NotePeak(now);
       now -= parameter.bytes;
@@ -52,20 +55,25 @@ void GatherModel::Release(const void* module) {
   state.is_gathered = false;
 }
 
-void GatherModel::ReleaseIfIdle(const void* module) {
-  const State& state = states_[module];
-  if (state.open == 0 && state.entered == 0) Release(module);
+void GatherModel::ReleaseIfIdle(const void* unit) {
+  const State& state = states_[unit];
+  if (state.open == 0 && state.entered == 0) Release(unit);
 }
 
 // ---- the table of strategies --------------------------------------------------------------------
 
-bool GatherModel::KeepsSlices(const void* module) const {
-  const State& state = states_.at(module);
-  return units_.at(module).has_slices && (state.awaited > 0 || state.expected > 0);
+std::optional<bool> GatherModel::ReshardsAfterForward(const Unit& unit) {
+  return unit.switched_after_forward ? unit.switched_after_forward : unit.reshard_after_forward;
+}
+
+bool GatherModel::KeepsSlices(const void* unit) const {
+  const State& state = states_.at(unit);
+  return units_.at(unit).has_slices && !units_.at(unit).switched_after_forward &&
+         (state.awaited > 0 || state.expected > 0);
 }
 
 bool GatherModel::KeepsAfterForward(const Unit& unit, bool records) const {
-  if (unit.reshard_after_forward) return !*unit.reshard_after_forward;
+  if (const std::optional<bool> reshards = ReshardsAfterForward(unit)) return !*reshards;
   if (unit.has_slices) return false;
   switch (unit.strategy) {
     case Strategy::kOptimizerState:
@@ -84,6 +92,7 @@ bool GatherModel::KeepsBetweenCalls(const Unit& unit) const {
 }
 
 bool GatherModel::KeepsAfterBackward(const Unit& unit) const {
+  if (unit.switched_after_backward) return !*unit.switched_after_backward;
   return unit.strategy == Strategy::kOptimizerState ||
          (unit.strategy == Strategy::kShardGradOp && !syncs);
 }
@@ -95,119 +104,170 @@ const void* GatherModel::Predicted() const {
 }
 
 void GatherModel::ReleasePredicted() {
-  if (const void* const module = std::exchange(predicted_, nullptr)) ReleaseIfIdle(module);
+  if (const void* const unit = std::exchange(predicted_, nullptr)) ReleaseIfIdle(unit);
 }
 
-bool GatherModel::KeepsForNextCall(const void* module) {
-  if (Predicted() != module) return false;
+bool GatherModel::KeepsForNextCall(const void* unit) {
+  if (Predicted() != unit) return false;
   ReleasePredicted();
-  predicted_ = module;
+  predicted_ = unit;
   return true;
 }
 
 int64_t GatherModel::Begin(const void* module) {
+  const void* const key = unit_of_.at(module);
   if (open_.empty()) {
     order_.clear();
     position_ = 0;
   }
-  if (predicted_ != module) ReleasePredicted();
+  if (predicted_ != key) ReleasePredicted();
   predicted_ = nullptr;
-  std::erase(ahead_, module);
-  order_.push_back(module);
+  std::erase(ahead_, key);
+  order_.push_back(key);
   const auto followed =
-      std::find(last_order_.begin() + static_cast<int64_t>(position_), last_order_.end(), module);
+      std::find(last_order_.begin() + static_cast<int64_t>(position_), last_order_.end(), key);
   position_ = followed - last_order_.begin() + (followed == last_order_.end() ? 0 : 1);
 
-  ++states_[module].open;
-  graph_.push_back({next_id_++, module, static_cast<int>(open_.size())});
+  ++states_[key].open;
+  const int64_t id = next_id_++;
+  graph_.push_back({id, key, static_cast<int>(open_.size())});
   open_.push_back(graph_.size() - 1);
-  Gather(module);
-  const Unit& unit = units_.at(module);
+  ++holders_[id];
+  Gather(key);
+  const Unit& unit = units_.at(key);
   if (unit.forward_prefetch) {
     GatherAhead(*unit.forward_prefetch, ahead_);
   } else if (const void* const next = Predicted(); next != nullptr && !states_[next].is_gathered) {
     Gather(next);
     predicted_ = next;
   }
-  return graph_.back().id;
+  return id;
 }
 
 void GatherModel::EndOutermost() {
   ReleasePredicted();
-  for (const void* module : std::exchange(ahead_, {})) ReleaseIfIdle(module);
+  for (const void* unit : std::exchange(ahead_, {})) ReleaseIfIdle(unit);
 }
 
 void GatherModel::End(bool records, bool is_reached) {
   Call& call = graph_[open_.back()];
   open_.pop_back();
-  call.is_reached = is_reached;
-  State& state = states_[call.module];
-  if (records) ++state.awaited;
-  if (--state.open == 0 && !KeepsAfterForward(units_.at(call.module), records) &&
-      !KeepsForNextCall(call.module))
-    Release(call.module);
+  State& state = states_[call.unit];
+  if (records) Await(call.id, call.unit);
+  if (--state.open == 0 && !KeepsAfterForward(units_.at(call.unit), records) &&
+      !KeepsForNextCall(call.unit))
+    Release(call.unit);
   if (open_.empty()) {
     EndOutermost();
     last_order_ = order_;
   }
-  // What was recorded and does not lead to the result is gone already.
-  if (records && !is_reached) DropCall(call.module);
+  // What was recorded and does not lead to a result is gone already.
+  call.is_reached = is_reached;
+  if (is_reached) ++holders_[call.id];
+  LetGo(call);
 }
 
 void GatherModel::Fail(bool records) {
   const size_t failed = open_.back();
   open_.pop_back();
-  const void* const module = graph_[failed].module;
+  const Call call = graph_[failed];
   // The results of calls within it are gone.
   Drop(Graph(graph_.begin() + static_cast<int64_t>(failed) + 1, graph_.end()));
   graph_.resize(failed);
-  State& state = states_[module];
-  if (records) ++state.awaited;
-  --state.open;
-  ReleaseIfIdle(module);
+  if (records) Await(call.id, call.unit);
+  --states_[call.unit].open;
+  ReleaseIfIdle(call.unit);
   if (open_.empty()) {
     EndOutermost();
-    for (const void* each : modules_) ReleaseIfIdle(each);
+    for (const void* unit : order_of_units_) ReleaseIfIdle(unit);
   }
-  if (records) DropCall(module);
+  LetGo(call);
 }
 
 GatherModel::Graph GatherModel::TakeGraph() { return std::exchange(graph_, {}); }
 
-void GatherModel::DropCall(const void* module) {
-  const Unit& unit = units_.at(module);
-  const bool keeps = KeepsAfterBackward(unit) || unit.reshard_after_forward == false;
-  if (--states_[module].awaited == 0 && !keeps) ReleaseIfIdle(module);
+// ---- what is recorded, and what holds it --------------------------------------------------------
+
+void GatherModel::Await(int64_t call, const void* unit) {
+  awaited_.insert(call);
+  ++states_[unit].awaited;
+}
+
+bool GatherModel::IsNoLongerAwaited(int64_t call, const void* unit) {
+  if (awaited_.erase(call) == 0) return false;
+  --states_[unit].awaited;
+  return true;
+}
+
+void GatherModel::DropCall(const void* key) {
+  const Unit& unit = units_.at(key);
+  const bool keeps = KeepsAfterBackward(unit) || ReshardsAfterForward(unit) == false;
+  if (states_[key].awaited == 0 && !keeps) ReleaseIfIdle(key);
+}
+
+void GatherModel::LetGo(const Call& call) {
+  if (--holders_.at(call.id) > 0) return;
+  holders_.erase(call.id);
+  if (IsNoLongerAwaited(call.id, call.unit)) DropCall(call.unit);
 }
 
 void GatherModel::Drop(const Graph& graph) {
   for (const Call& call : graph) {
-    if (call.is_reached) DropCall(call.module);
+    if (call.is_reached) LetGo(call);
+  }
+}
+
+std::optional<int64_t> GatherModel::MakeSide(bool requires_grad) {
+  Graph before = std::exchange(side_, {});
+  if (requires_grad) {
+    for (size_t i : open_) {
+      ++holders_[graph_[i].id];
+      side_.push_back(graph_[i]);
+      side_.back().is_reached = true;
+    }
+  }
+  Drop(before);
+  if (open_.empty()) return std::nullopt;
+  return graph_[open_.back()].id;
+}
+
+void GatherModel::AddSideToLoss() {
+  for (const Call& aside : side_) {
+    for (Call& call : graph_) {
+      if (call.id != aside.id || call.is_reached) continue;
+      call.is_reached = true;
+      ++holders_[call.id];
+    }
   }
 }
 
 // ---- forward again ------------------------------------------------------------------------------
 
 void GatherModel::BeginAgain(const void* module) {
-  ++states_[module].open;
-  Gather(module);
+  const void* const unit = unit_of_.at(module);
+  ++states_[unit].open;
+  Gather(unit);
 }
 
 // Backward comes to the recomputed ops next, and to those of other calls that it expects.
 void GatherModel::EndAgain(const void* module, bool records, bool is_reached) {
-  State& state = states_[module];
-  if (records) ++state.awaited;
-  if (--state.open == 0 && !records && state.expected == 0) ReleaseIfIdle(module);
+  const void* const unit = unit_of_.at(module);
+  State& state = states_[unit];
+  if (--state.open == 0 && !records && state.expected == 0) ReleaseIfIdle(unit);
   if (!records) return;
   if (is_reached) {
-    again_.push_back(module);
+    ++state.awaited;
+    again_.push_back(unit);
   } else {
-    DropCall(module);
+    DropCall(unit);
   }
 }
 
 void GatherModel::EndRecomputation() {
-  for (const void* module : std::exchange(again_, {})) DropCall(module);
+  for (const void* unit : std::exchange(again_, {})) {
+    --states_[unit].awaited;
+    DropCall(unit);
+  }
 }
 
 // ---- backward -----------------------------------------------------------------------------------
@@ -217,7 +277,7 @@ void GatherModel::BeginBackward(const Graph& graph) {
   events_.clear();
   next_event_ = 0;
   for (const Call& call : graph) {
-    if (call.is_reached) ++states_[call.module].expected;
+    if (call.is_reached) ++states_[call.unit].expected;
   }
   // The last call of depth 0 with all within it, then the one before.
   const auto visit = [&](const auto& self, size_t begin, size_t end, int depth) -> void {
@@ -237,19 +297,19 @@ void GatherModel::BeginBackward(const Graph& graph) {
 
 const void* GatherModel::NextEntered() const {
   for (size_t i = next_event_; i < events_.size(); ++i) {
-    if (events_[i].is_enter) return events_[i].call.module;
+    if (events_[i].is_enter) return events_[i].call.unit;
   }
   return nullptr;
 }
 
 void GatherModel::Apply(const Event& event) {
-  const void* const module = event.call.module;
-  const Unit& unit = units_.at(module);
-  State& state = states_[module];
+  const void* const key = event.call.unit;
+  const Unit& unit = units_.at(key);
+  State& state = states_[key];
+  const void* const next = NextEntered();
   if (event.is_enter) {
     ++state.entered;
-    Gather(module);
-    const void* const next = NextEntered();
+    Gather(key);
     std::vector<const void*> ahead;  // All that is gathered is released at the end.
     if (unit.backward_prefetch) {
       GatherAhead(*unit.backward_prefetch, ahead);
@@ -258,12 +318,23 @@ void GatherModel::Apply(const Event& event) {
     }
     return;
   }
-  --state.awaited;
+  IsNoLongerAwaited(event.call.id, key);
   --state.entered;
   --state.expected;
   if (state.entered > 0 || state.open > 0) return;
-  const bool keeps = state.expected > 0 ? KeepsBetweenCalls(unit) : KeepsAfterBackward(unit);
-  if (!keeps) Release(module);
+  if (state.expected == 0) {
+    ReleaseAfterBackward(key);
+  } else if (next != key && !KeepsBetweenCalls(unit)) {
+    Release(key);
+  }
+}
+
+void GatherModel::ReleaseAfterBackward(const void* unit) {
+  if (!KeepsAfterBackward(units_.at(unit))) {
+    ReleaseIfIdle(unit);
+  } else if (!KeepsSlices(unit)) {
+    states_[unit].has_slices = false;
+  }
 }
 
 bool GatherModel::Enter(int64_t call) {
@@ -275,6 +346,20 @@ bool GatherModel::Enter(int64_t call) {
   return false;
 }
 
+const GatherModel::Event* GatherModel::NextEvent(bool is_enter, int64_t call) const {
+  for (size_t i = next_event_; i < events_.size(); ++i) {
+    if (events_[i].is_enter == is_enter && events_[i].call.id == call) return &events_[i];
+  }
+  return nullptr;
+}
+
+bool GatherModel::ComeTo(int64_t call, int64_t later) {
+  if (NextEvent(/*is_enter=*/false, call) == nullptr) return false;
+  while (NextEvent(/*is_enter=*/true, call) != nullptr) Apply(events_[next_event_++]);
+  while (events_[next_event_].call.id >= later) Apply(events_[next_event_++]);
+  return NextEvent(/*is_enter=*/false, call) != nullptr;
+}
+
 void GatherModel::Leave(int64_t call) {
   while (next_event_ < events_.size() && !events_[next_event_].is_enter) {
     const Event& event = events_[next_event_++];
@@ -283,24 +368,27 @@ void GatherModel::Leave(int64_t call) {
   }
 }
 
+// The graph is gone with it.
+void GatherModel::EndEvents() {
+  for (const Event& event : std::exchange(events_, {})) {
+    if (event.is_enter) LetGo(event.call);
+  }
+}
+
 void GatherModel::EndBackward() {
   while (next_event_ < events_.size()) Apply(events_[next_event_++]);
   if (events_.empty()) return;
-  for (const void* module : modules_) {
-    if (!KeepsAfterBackward(units_.at(module))) ReleaseIfIdle(module);
-  }
+  EndEvents();
+  for (const void* unit : order_of_units_) ReleaseAfterBackward(unit);
 }
 
 void GatherModel::FailBackward() {
   if (events_.empty()) return;
-  for (const void* module : modules_) {
-    State& state = states_[module];
+  EndEvents();
+  for (const void* unit : order_of_units_) {
+    State& state = states_[unit];
     state.expected = state.entered = 0;
-    ReleaseIfIdle(module);
-  }
-  for (; next_event_ < events_.size(); ++next_event_) {
-    const Event& event = events_[next_event_];
-    if (!event.is_enter) DropCall(event.call.module);
+    ReleaseIfIdle(unit);
   }
 }
 
