@@ -164,7 +164,7 @@ class CoarseSearch {
   std::array<SettledSet, kNumSets> settled_sets_;
   std::array<OriginalSet, kNumSets> original_sets_;
 
-  NodeTable<Node> nodes_;
+  NodeTable<Node, 256> nodes_;
   std::vector<Entry> queue_;
   std::vector<Step> steps_;
   struct Before {

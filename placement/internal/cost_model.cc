@@ -24,6 +24,15 @@ bool IsSame(const PlanOptions& a, const PlanOptions& b) {
          a.max_peak_bytes == b.max_peak_bytes && a.links == b.links;
 }
 
+/// Whether meshes cost the same: names do not matter.
+bool IsSame(const MeshShape& a, const MeshShape& b) {
+  if (a.num_axes() != b.num_axes()) return false;
+  for (int axis = 0; axis < a.num_axes(); ++axis) {
+    if (a.size(axis) != b.size(axis) || a.axis(axis).link != b.axis(axis).link) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 AxisSet SetOf(const AxisList& axes) {
@@ -95,7 +104,7 @@ const CostModel& CostModel::Of(const MeshShape& mesh, const Dims& shape,
   static thread_local size_t oldest = 0;
   for (const std::unique_ptr<const CostModel>& costs : kept) {
     if (costs != nullptr && costs->shape_ == shape && IsSame(costs->options_, options) &&
-        costs->mesh_ == mesh) {
+        IsSame(costs->mesh_, mesh)) {
       return *costs;
     }
   }

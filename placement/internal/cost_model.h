@@ -35,7 +35,8 @@ struct Work {
 class CostModel {
  public:
   /// One that this thread keeps: the same tensors and meshes come again and again, and a bound
-  /// takes a tenth of the time of a cost model. It holds until the next call.
+  /// takes a tenth of the time of a cost model. Its axes may have other names. It holds until the
+  /// next call.
   ///
   /// Errors: throws Error(kInvalidArgument) if `options` does not fit the mesh.
   static const CostModel& Of(const MeshShape& mesh, const Dims& shape, const PlanOptions& options);

@@ -12,7 +12,8 @@ namespace shardmesh::internal {
 
 /// `Node` has a member `state` with Word(), all of it in 64 bits. Keeps its memory when it is
 /// cleared, so that searches one after the other do not allocate.
-template <typename Node>
+/// There is room for half of `kMinSlots` before it grows.
+template <typename Node, size_t kMinSlots>
 class NodeTable {
  public:
   Node& operator[](int index) { return nodes_[index]; }
@@ -38,8 +39,6 @@ class NodeTable {
   }
 
  private:
-  static constexpr size_t kMinSlots = 512;
-
   struct Slot {
     uint64_t word = 0;
     int node = -1;

@@ -102,7 +102,7 @@ class Search {
   PlanState source_, target_;
   PlanParts goal_;
   CoarseSearch coarse_search_;
-  NodeTable<Node> nodes_;
+  NodeTable<Node, 64> nodes_;
   std::vector<Entry> queue_;
   double limit_ = 0;
   double beyond_ = 0;  // The least of the bounds above the limit that were met.

@@ -193,13 +193,23 @@ class Propagator {
     return static_cast<int>(seen.size());
   }
 
-  /// Operands of one layout that all choices treat alike are moved to the same layout.
+  /// Operands of one layout that all choices treat alike are moved to the same layout. Their prices
+  /// are asked for one after the other, the most of a kind first: where they cost more than their
+  /// bound, others need not be planned.
   void FindAlike() {
+    absl::InlinedVector<int, 8> num_alike(inputs_.size());
     for (size_t i = 0; i < inputs_.size(); ++i) {
       size_t first = 0;
       while (first < i && !IsAlike(first, i)) ++first;
       first_alike_.push_back(static_cast<int>(first));
+      ++num_alike[first];
+      price_order_.push_back(static_cast<int>(i));
     }
+    const auto key = [&](int i) {
+      return std::make_tuple(-num_alike[first_alike_[i]], first_alike_[i], i);
+    };
+    std::sort(price_order_.begin(), price_order_.end(),
+              [&](int a, int b) { return key(a) < key(b); });
   }
   bool IsAlike(size_t a, size_t b) const {
     if (inputs_[a] != inputs_[b] || rule_.inputs[a] != rule_.inputs[b]) return false;
@@ -408,21 +418,26 @@ class Propagator {
     const std::optional<AxisList> order = FactorOrder(combination);
     if (!order || MixesOps(combination)) return;
     Propagation candidate;
-    candidate.inputs.reserve(inputs_.size());
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      const auto first = static_cast<size_t>(first_alike_[i]);
+    candidate.inputs.resize(inputs_.size());
+    absl::InlinedVector<double, 8> seconds(inputs_.size());
+    double total = 0;
+    for (const int i : price_order_) {
+      const int first = first_alike_[i];
       if (first < i) {
-        candidate.inputs.push_back(candidate.inputs[first]);
+        candidate.inputs[i] = candidate.inputs[first];
       } else {
         const Placements wanted = Wanted(combination, i);
-        candidate.inputs.push_back(Target(inputs_[i], wanted, ShardingAxes(*order, wanted)));
+        candidate.inputs[i] = Target(inputs_[i], wanted, ShardingAxes(*order, wanted));
       }
       rest -= Bound(combination, i);
       if (candidate.inputs[i] == inputs_[i]) continue;
       candidate.has_moves = true;
-      candidate.seconds += price_(inputs_[i], candidate.inputs[i], static_cast<int>(i));
-      if (found_ && candidate.seconds + rest > Limit()) return;
+      seconds[i] = price_(inputs_[i], candidate.inputs[i], i);
+      total += seconds[i];
+      if (found_ && total + rest > Limit()) return;
     }
+    // In the order of the operands, so that sums of equal prices are equal.
+    for (const double price : seconds) candidate.seconds += price;
     int sharded = 0;
     for (int axis = 0; axis < num_axes_; ++axis) sharded += Chosen(combination, axis).output_shards;
     const auto rank = [](double seconds, int sharded, int order) {
@@ -463,8 +478,8 @@ class Propagator {
   const MeshShape& mesh_;
   const int num_axes_;
   Choices choices_;
-  std::vector<BoundTable> bounds_;  // One per operand.
-  absl::InlinedVector<int, 8> first_alike_;
+  std::vector<BoundTable> bounds_;                         // One per operand.
+  absl::InlinedVector<int, 8> first_alike_, price_order_;  // Operands.
   Propagation best_;
   int best_sharded_ = 0;
   int best_order_ = 0;
