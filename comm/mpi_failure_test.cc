@@ -221,6 +221,26 @@ TEST(TimeOut, HoldsForPollsAndForGroupsInAnotherOrder) {
       std::chrono::milliseconds(3000));
 }
 
+TEST(Drop, AWorkThatOutlivesItsRunTakesNothingFromTheNext) {
+  Work work;
+  ExpectFailure(
+      [&](Communicator& world) {
+        work = AllReduce(world, 400'000);
+        if (world.rank() == 0) AllReduce(world, 5, DType::kF32, "forgotten").Wait();
+      },
+      HasSubstr("has returned while rank 0"));
+  EXPECT_EQ(RunMpi([&](Communicator& world) {
+              for (int i = 0; i < 100; ++i) {
+                (void)work.IsDone();
+                AllReduce(world, 5 + 5000 * (i % 2)).Wait();
+              }
+              EXPECT_FALSE(Catch([&] { work.Wait(); }).ok());
+              work = Work();
+              AllReduce(world, 5).Wait();
+            }),
+            absl::OkStatus());
+}
+
 TEST(Drop, AWorkThatNobodyWaitsForChangesNothingForOthers) {
   EXPECT_EQ(RunMpi([](Communicator& world) {
               for (const int64_t count : {5, 300'001}) {

@@ -210,6 +210,7 @@ void ProcessWorld::CompareWhole(Exchange& exchange, int rank, std::string_view b
 }
 
 void ProcessWorld::ProgressLocked() {
+  if (has_ended_) return;  // What arrives now is for the next run.
   try {
     while (const std::optional<Message> message = transport_.Receive()) Take(*message);
     std::vector<Key> done;
@@ -313,7 +314,7 @@ bool ProcessWorld::Poll(Exchange& exchange, std::optional<Patience>& patience) {
 void ProcessWorld::Settle(Lock& lock, Exchange& exchange) {
   exchange.Detach();
   const Clock::time_point end = Clock::now() + kTimeToSettle;
-  while (exchange.HasBegun() && !exchange.IsDone() && Clock::now() < end) {
+  while (exchange.HasBegun() && !exchange.IsDone() && !has_ended_ && Clock::now() < end) {
     lock.unlock();
     std::this_thread::sleep_for(kNap);
     lock.lock();
@@ -498,6 +499,7 @@ absl::Status ProcessWorld::End(bool& is_whole) {
     if (exchange->HasBegun()) given_up->push_back(exchange);
   }
   active_.clear();
+  has_ended_ = true;
   if (failed_) return absl::Status(cause_.code(), absl::StrCat(cause_.message(), first_hit_));
   cause_ = absl::FailedPreconditionError("RunMpi has returned");
   failed_ = true;

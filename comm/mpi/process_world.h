@@ -119,7 +119,8 @@ class ProcessWorld {
   std::array<std::string, 4> history_;
   int64_t num_posts_ = 0;
   std::vector<Message> early_;  // Of the next run.
-  bool ends_ = false;
+  bool has_ended_ = false;      // End has returned; works may outlive it.
+  bool ends_ = false;           // The thread does.
   std::thread thread_;
 };
 
