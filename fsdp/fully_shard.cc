@@ -168,6 +168,8 @@ Chosen ChooseParameters(const std::vector<nn::Module*>& modules,
                         const std::function<bool(const nn::Parameter&)>& ignores) {
   std::set<const void*> taken, seen;
   for (nn::Module* module : modules) {
+    if (std::count(modules.begin(), modules.end(), module) > 1)
+      ThrowInvalid("FullyShard: ", NameOf(*module), " is given twice");
     if (const std::shared_ptr<Unit> own = UnitOf(*module))
       ThrowInvalid("FullyShard: ", NameOf(*module), " is a unit already");
     for (const std::shared_ptr<Unit>& unit : UnitsBelow(*module)) {

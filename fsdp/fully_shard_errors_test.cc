@@ -70,6 +70,17 @@ TEST(FullyShardErrors, OptionsThatMakeNoSense) {
   });
 }
 
+TEST(FullyShardErrors, AModuleGivenTwiceIsNamedAndNothingIsChanged) {
+  OnTwoRanks([](const DeviceMesh& mesh) {
+    Pair pair;
+    const absl::Status status = Catch([&] { FullyShard({&pair, &pair}, mesh); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is given twice"));
+    for (const nn::Parameter& parameter : pair.Parameters()) EXPECT_FALSE(parameter.IsPlaced());
+    FullyShard(pair, mesh);
+  });
+}
+
 TEST(FullyShardErrors, AParameterOfAnotherUnitIsNamedAndNothingIsChanged) {
   OnTwoRanks([](const DeviceMesh& mesh) {
     for (const std::vector<std::string>& axes : {std::vector<std::string>{"dp"}, {}}) {
