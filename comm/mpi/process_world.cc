@@ -112,7 +112,6 @@ ProcessWorld::~ProcessWorld() {
     ends_ = true;
   }
   if (thread_.joinable()) thread_.join();
-  transport_.PutBack(std::move(early_));
 }
 
 // Moves what is in flight while the rank computes.
@@ -500,6 +499,7 @@ absl::Status ProcessWorld::End(bool& is_whole) {
   }
   active_.clear();
   has_ended_ = true;
+  transport_.PutBack(std::move(early_));  // Now: works may keep this world for long.
   if (failed_) return absl::Status(cause_.code(), absl::StrCat(cause_.message(), first_hit_));
   cause_ = absl::FailedPreconditionError("RunMpi has returned");
   failed_ = true;
