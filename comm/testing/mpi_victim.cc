@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A program of several processes of which rank 1 dies, or none, for tests. Arguments: how, and
-// the time-out in milliseconds. Each rank says on stderr what its run ended with.
+// the time-out in milliseconds. Rank 0 says when all are at work, and each rank on stderr what its
+// run ended with.
 #include <signal.h>
 #include <unistd.h>
 
@@ -33,6 +34,10 @@ int Main(const std::string& how, int milliseconds) {
         const Tensor x = Tensor::Empty(world.context(), {100'000}, DType::kF32);
         for (int step = 0; step < 1'000'000; ++step) {
           if (rank == 1 && step == 20) Die(how);
+          if (rank == 0 && step == 20) {
+            std::printf("running\n");
+            std::fflush(stdout);
+          }
           const Tensor y = Tensor::Empty(world.context(), {100'000}, DType::kF32);
           world.AllReduce({{x, y}}, ReduceOp::kMax, "step").Wait();
         }
