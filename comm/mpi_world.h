@@ -15,13 +15,14 @@ namespace shardmesh {
 
 /// Runs `fn` as this process's rank of MPI_COMM_WORLD. All its processes must call, and may call
 /// again. What RunRanks says of exceptions, early returns, time-outs and memory holds; the Status
-/// is the same on all ranks. RunOptions::stuck_ranks does not apply.
+/// names the same first cause on all ranks that are left, and what it kept this one from.
+/// RunOptions::stuck_ranks does not apply.
 ///
 /// Initialises MPI (MPI_THREAD_MULTIPLE) if the program has not, and then calls MPI_Finalize when
 /// the program ends; not after a rank was lost, as that would wait for it.
 ///
-/// A process that is killed is found within 0.2 s by those that wait for it on the same host; one
-/// of another host, or one that is stopped, by the time-out.
+/// A process that is killed is found within about a second by those that wait for it on the same
+/// host; one of another host, or one that is stopped, by the time-out.
 /// Errors: as RunRanks; kUnavailable in a build without --config=mpi, and naming the process if one
 /// has died.
 absl::Status RunMpi(absl::FunctionRef<void(Communicator& world)> fn,

@@ -2,6 +2,7 @@
 #include "shardmesh/comm/inprocess/world.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -108,6 +109,9 @@ std::shared_ptr<Collective> World::Post(const std::shared_ptr<Group>& group, int
 std::shared_ptr<Group> World::Subgroup(Group& parent, const std::vector<int>& members,
                                        const std::string& name, int ordinal) {
   const Lock lock = LockWorld();
+  // Now and then, those that nobody has any more are forgotten.
+  if (std::has_single_bit(parent.subgroups.size()))
+    std::erase_if(parent.subgroups, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<Group>& known = parent.subgroups[{members, name, ordinal}];
   // One that nobody has any more and in which nothing is open may begin anew: all members that had
   // it have left it.

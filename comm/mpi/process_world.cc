@@ -35,6 +35,11 @@ constexpr std::chrono::milliseconds kTimeToSettle(500);
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
+int MemberOf(const GroupIdentity& group, int rank) {
+  const std::vector<int>& ranks = group.world_ranks;
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
 // Passes the time between two looks.
 class Waiter {
  public:
@@ -179,9 +184,7 @@ void ProcessWorld::Take(const Message& message) {
 }
 
 void ProcessWorld::Deliver(Exchange& exchange, int rank, std::string_view post) {
-  const std::vector<int>& ranks = exchange.group().world_ranks;
-  const auto member = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-  if (exchange.Arrive(member, post)) return;
+  if (exchange.Arrive(MemberOf(exchange.group(), rank), post)) return;
   SendTo(rank, Kind::kWhole, &exchange, internal::Serialize(exchange.call()));
 }
 
@@ -192,9 +195,7 @@ void ProcessWorld::CompareWhole(Exchange& exchange, int rank, std::string_view b
   std::string difference = Difference(theirs, ours);
   if (rank > transport_.rank()) difference = Difference(ours, theirs);
   if (difference.empty() && std::holds_alternative<std::vector<AllToAllItem>>(ours.operands)) {
-    const std::vector<int>& ranks = exchange.group().world_ranks;
-    const auto member =
-        static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    const int member = MemberOf(exchange.group(), rank);
     difference = PairDifference(theirs, member, ours, exchange.member());
     if (difference.empty()) difference = PairDifference(ours, exchange.member(), theirs, member);
   }
@@ -273,10 +274,7 @@ void ProcessWorld::Wait(Exchange& exchange) {
       if (!patience) patience.emplace(absl::ToChronoNanoseconds(timeout_));
       CheckPeersOf(exchange);
       if (!failed_ && Clock::now() >= patience->NextLook() && patience->IsExhausted()) {
-        FailLocked(absl::StatusCode::kDeadlineExceeded,
-                   absl::StrCat("rank ", rank(), " waited ", absl::FormatDuration(timeout_), " in ",
-                                exchange.ToString(), Histories()),
-                   /*tell=*/true);
+        FailWithTimeout(exchange);
       }
     }
     if (failed_) {
@@ -300,12 +298,7 @@ bool ProcessWorld::Poll(Exchange& exchange, std::optional<Patience>& patience) {
   if (is_first) patience.emplace(absl::ToChronoNanoseconds(timeout_));
   if (Clock::now() < patience->NextLook()) return false;
   CheckPeersOf(exchange);
-  if (!failed_ && patience->IsExhausted()) {
-    FailLocked(absl::StatusCode::kDeadlineExceeded,
-               absl::StrCat("rank ", rank(), " waited ", absl::FormatDuration(timeout_), " in ",
-                            exchange.ToString(), Histories()),
-               /*tell=*/true);
-  }
+  if (!failed_ && patience->IsExhausted()) FailWithTimeout(exchange);
   return failed_;
 }
 
@@ -355,6 +348,13 @@ void ProcessWorld::FailLocked(absl::StatusCode code, std::string message, bool t
   for (int r = 0; r < size(); ++r) {
     if (r != rank()) SendTo(r, Kind::kFail, nullptr, message);
   }
+}
+
+void ProcessWorld::FailWithTimeout(const Exchange& exchange) {
+  FailLocked(absl::StatusCode::kDeadlineExceeded,
+             absl::StrCat("rank ", rank(), " waited ", absl::FormatDuration(timeout_), " in ",
+                          exchange.ToString(), Histories()),
+             /*tell=*/true);
 }
 
 void ProcessWorld::Fail(const absl::Status& cause) {

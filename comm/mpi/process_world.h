@@ -96,6 +96,7 @@ class ProcessWorld {
   void CheckPeersOf(const Exchange& exchange);
   bool IsAlive(int rank) const;
   void FailLocked(absl::StatusCode code, std::string message, bool tell);
+  void FailWithTimeout(const Exchange& exchange);
   [[noreturn]] void ThrowFailed();
   [[noreturn]] void ThrowFailedLocked(const std::string& hit);
   void Settle(Lock& lock, Exchange& exchange);
